@@ -1,12 +1,46 @@
 """Every planner on random problems, small optima by brute force, and the MiniMalloc instances."""
 
+import csv
+import random
 from itertools import permutations
+from pathlib import Path
 
 import pytest
-from generate import overlaps, random_bodies
 
 from occamy_xdsl.planning.intervals import Body, Buffer, Part, max_live, plan_height
 from occamy_xdsl.planning.planners import PLANNERS, plan
+
+
+def random_bodies(seed: int, count: int | None = None, rigid: bool = True) -> list[Body]:
+    """A few bodies with small numbers, so that ties, equal sizes and touching live ranges are frequent."""
+    chance = random.Random(seed)
+    horizon = chance.choice((4, 8, 20))
+    bodies: list[Body] = []
+    for i in range(chance.randrange(12) if count is None else count):
+        parts: list[Part] = []
+        end = 0
+        for _ in range(chance.choice((1, 1, 2, 3)) if rigid else 1):
+            first = chance.randrange(horizon)
+            last = chance.randint(first + 1, horizon)
+            size = chance.choice((0, 1, 4, 7, 32, 64, 100))
+            parts.append(Part(first, last, end, size))
+            end += size + chance.choice((0, 0, 3))
+        bodies.append(Body(tuple(parts), chance.choice((1, 1, 4, 64)), i))
+    return bodies
+
+
+def overlaps(bodies: list[Body], offsets: tuple[int, ...]) -> bool:
+    """Whether two parts share a byte while both are live: every pair is compared."""
+    spans = [
+        (p.first, p.last, o + p.offset, o + p.offset + p.size)
+        for b, o in zip(bodies, offsets, strict=True)
+        for p in b.parts
+    ]
+    return any(
+        max(a[0], b[0]) < min(a[1], b[1]) and max(a[2], b[2]) < min(a[3], b[3])
+        for i, a in enumerate(spans)
+        for b in spans[:i]
+    )
 
 
 def live_bytes(bodies: list[Body]) -> int:
@@ -67,9 +101,7 @@ def test_search_finds_small_optima():
 
 
 @pytest.mark.parametrize("name", "ABCDEF")
-def test_minimalloc_instances(shared, name: str):
-    import csv
-
+def test_minimalloc_instances(shared: Path, name: str):
     rows = list(csv.DictReader((shared / f"cases/packing/{name}.csv").open()))
     bodies = [Buffer(r["id"], int(r["lower"]), int(r["upper"]), int(r["size"])).body() for r in rows]
     found = plan(bodies, alignment=1, node_limit=None, time_limit=60, capacity=1 << 20)
