@@ -206,8 +206,26 @@ def type_name(type: Attribute) -> str | None:
             return None
 
 
+def type_named(name: str) -> Attribute:
+    """The type that schemas spell `name`, of unknown shape; `onnx.Unknown` for maps and unknown names."""
+    head, _, inner = name.removesuffix(")").partition("(")
+    match head:
+        case "tensor" if inner in _ELEMENTS:
+            return UnrankedTensorType(_ELEMENTS[inner][1])
+        case "seq":
+            return SeqType(type_named(inner))
+        case "optional":
+            return OptType(type_named(inner))
+        case _:
+            return UnknownType()
+
+
+_MAY_BE_UNKNOWN = (UnknownType, NoneType, SeqType, OptType, MapType, SparseTensorType)
+"""Types that satisfy every constraint where they have no name in schemas."""
+
+
 def _normalized(schema_type: str) -> str:
-    """One spelling for map types, which schemas write as `map(int64, float)` or `map(int64,tensor(float))`."""
+    """One spelling for maps, which schemas write as `map(int64, float)` or `map(int64,tensor(float))`."""
     if "map(" not in schema_type:
         return schema_type
     head, _, rest = schema_type.partition("map(")
@@ -279,9 +297,8 @@ def _is_of_kind(attr: Attribute, kind: Kind) -> bool:
                 isinstance(item, StringAttr | BytesAttr) for item in cast("ArrayAttr[Attribute]", attr)
             )
         case Kind.TENSOR:
-            return isinstance(attr, DenseIntOrFPElementsAttr | WeightsRefAttr) or _is_of_kind(
-                attr, Kind.STRINGS
-            )
+            dense = isinstance(attr, DenseIntOrFPElementsAttr | WeightsRefAttr)
+            return dense or _is_of_kind(attr, Kind.STRINGS)
         case Kind.SPARSE_TENSOR:
             return isinstance(attr, SparseAttr)
         case Kind.TYPE_PROTO:
@@ -493,6 +510,27 @@ class OnnxOp(_Op):
             regions=regions,
         )
 
+    @classmethod
+    def result_types_of(cls, operands: Sequence[SSAValue], count: int) -> list[Attribute]:
+        """
+        The types of `count` results as far as the schema tells them from the operands' types.
+
+        Shapes are unknown; `onnx.Unknown` where the element type depends on attributes or regions.
+        """
+        inputs, outputs = cls.schema.inputs, cls.schema.outputs
+        variables = dict[str, str]()
+        for index, operand in enumerate(operands):
+            formal = inputs[min(index, len(inputs) - 1)]
+            if formal.is_homogeneous and (name := type_name(operand.type)):
+                variables.setdefault(formal.type_str, name)
+        types = list[Attribute]()
+        for index in range(count):
+            formal = outputs[min(index, len(outputs) - 1)]
+            allowed = formal.types
+            name = next(iter(allowed)) if len(allowed) == 1 else variables.get(formal.type_str, "")
+            types.append(type_named(name) if formal.is_homogeneous else UnknownType())
+        return types
+
     # ---- Access by formal name
 
     def attr(self, name: str, default: Any = None) -> Any:
@@ -663,7 +701,7 @@ def _make_class(name: str, schema: OpSchema) -> type[OnnxOp]:
     graphs = [key for key, attribute in attributes.items() if attribute.type == Kind.GRAPH]
     body = {
         "name": f"onnx.{name}",
-        "__doc__": f"ONNX operator {schema.domain or 'ai.onnx'}.{schema.name} since version {schema.since_version}.",
+        "__doc__": f"Operator {schema.name} of {schema.domain or 'ai.onnx'}, version {schema.since_version}.",
         "__module__": __name__,
         "schema": schema,
         "since_version": schema.since_version,

@@ -37,11 +37,11 @@ from occamy_xdsl.dialects import onnx as dialect
 from occamy_xdsl.dialects.onnx import Kind
 from occamy_xdsl.dialects.weights import dense_or_ref
 from occamy_xdsl.errors import InvalidInputError, InvalidModelError, UnsupportedModelError
-from occamy_xdsl.importer.source import read
+from occamy_xdsl.importer.source import LARGE, read
 from occamy_xdsl.importer.tensors import TensorReader
 
 OLDEST_OPSET = 7
-"""The oldest version of ai.onnx accepted: broadcasting and batch normalisation changed their meaning in it."""
+"""The oldest version of ai.onnx accepted: broadcasting changed its meaning in it."""
 
 Subgraph = tuple[str, GraphProto]
 
@@ -110,8 +110,8 @@ def _opsets(proto: ModelProto, file: str) -> dict[str, int]:
         raise InvalidModelError("no opset of ai.onnx is imported", file=file)
     if version is not None and not OLDEST_OPSET <= version <= newest:
         raise UnsupportedModelError(
-            f"ai.onnx opset {version} is not supported; supported are {OLDEST_OPSET} to {newest}: convert the "
-            "model with onnx.version_converter",
+            f"ai.onnx opset {version} is not supported, {OLDEST_OPSET} to {newest} are; convert the model "
+            "with onnx.version_converter",
             file=file,
         )
     return opsets
@@ -123,6 +123,10 @@ def _subgraphs(node: NodeProto) -> list[Subgraph]:
 
 def _node_name(node: NodeProto, index: int) -> str:
     return node.name or f"{node.op_type}_{index}"
+
+
+def _fault(node: NodeProto, index: int, fact: str, file: str) -> InvalidModelError:
+    return InvalidModelError(nodes=[(_node_name(node, index), node.op_type, fact)], file=file)
 
 
 def _walk(graph: GraphProto) -> Iterator[tuple[int, NodeProto]]:
@@ -176,10 +180,7 @@ def _order(graph: GraphProto, outer: frozenset[str], file: str) -> list[int]:
         names = _reads(node)
         missing = sorted(names - visible)
         if missing:
-            raise InvalidModelError(
-                nodes=[(_node_name(node, index), node.op_type, f"value '{missing[0]}' is defined nowhere")],
-                file=file,
-            )
+            raise _fault(node, index, f"value '{missing[0]}' is defined nowhere", file)
         needs.append(sorted({producer[name] for name in names if name in producer}))
     if all(need < index for index, of in enumerate(needs) for need in of):
         return list(range(len(graph.node)))
@@ -234,7 +235,7 @@ def _infer(proto: ModelProto, order: Sequence[int]) -> GraphProto:
     for tensor in graph.initializer:
         light.graph.initializer.append(
             tensor
-            if len(tensor.raw_data) < 64
+            if len(tensor.raw_data) <= LARGE
             else TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         )
     try:
@@ -290,8 +291,9 @@ class _Binding:
                     f"input '{name}': dimension {index} is {dim.dim_value} in the model, got {size}"
                 )
             if dim.dim_param and self.dims.setdefault(dim.dim_param, size) != size:
+                bound = self.dims[dim.dim_param]
                 raise InvalidInputError(
-                    f"input '{name}': dimension '{dim.dim_param}' is {self.dims[dim.dim_param]} elsewhere, got {size}"
+                    f"input '{name}': dimension '{dim.dim_param}' is {bound} elsewhere, got {size}"
                 )
 
     def dim(self, dim: Any) -> int:
@@ -352,11 +354,13 @@ class _Importer:
             case _:
                 return dialect.UnknownType()
 
-    def value_type(self, name: str, scope: _Scope) -> Attribute:
-        """The declared type of a node's output, else its inferred element type with unknown shape."""
+    def value_type(self, name: str, scope: _Scope, from_schema: Attribute) -> Attribute:
+        """The declared type of a node's output, else with unknown shape the one that its schema tells."""
         if not name:
             return NoneType()
-        type = self.type(scope.types[name]) if name in scope.types else dialect.UnknownType()
+        type = self.type(scope.types[name]) if name in scope.types else from_schema
+        if isinstance(type, dialect.UnknownType):
+            type = from_schema
         if isinstance(type, dialect.UnknownType) and name in scope.inferred:
             return self.type(scope.inferred[name], with_shape=False)
         return type
@@ -440,7 +444,7 @@ class _Importer:
         if name in scope.values:
             raise InvalidModelError(f"value '{name}' is defined twice", file=self.file)
         scope.values[name] = value
-        hint = re.sub(r"[^\w$.-]", "_", name, flags=re.ASCII).strip("_")
+        hint = re.sub(r"(_+\d+)*_*$", "", re.sub(r"[^\w$.-]", "_", name, flags=re.ASCII))
         value.name_hint = hint if SSAValue.is_valid_name(hint) else None
 
     def lookup(self, name: str, scope: _Scope) -> SSAValue | None:
@@ -489,7 +493,7 @@ class _Importer:
         for value in graph.output:
             if value.name not in scope.values and value.name not in scope.constants:
                 raise InvalidModelError(
-                    f"{prefix.rstrip('/')}: output '{value.name}' is computed outside of the subgraph; put an "
+                    f"subgraph '{prefix.rstrip('/')}': output '{value.name}' is computed outside of it; put an "
                     "Identity node in between",
                     file=self.file,
                 )
@@ -544,7 +548,10 @@ class _Importer:
             if op is not None:
                 op.location = location
                 return op
-        result_types = [self.value_type(output, scope) for output in outputs]
+        types = cls.result_types_of(operands, len(outputs)) if cls else [dialect.UnknownType()] * len(outputs)
+        result_types = [
+            self.value_type(output, scope, type) for output, type in zip(outputs, types, strict=True)
+        ]
         if cls is None:
             properties |= {"domain_name": StringAttr(domain), "function_name": StringAttr(node.op_type)}
             if regions:

@@ -26,7 +26,7 @@ _TYPED_FIELD = {
     "string": "string_data",
     **dict.fromkeys(("uint32", "uint64"), "uint64_data"),
 }
-"""The field of TensorProto that holds a type's values where `raw_data` does not; `int32_data` for the rest."""
+"""TensorProto's field for a type's values where `raw_data` does not hold them; `int32_data` for the rest."""
 
 
 class TensorReader:
