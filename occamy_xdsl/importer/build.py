@@ -41,7 +41,11 @@ from occamy_xdsl.importer.source import LARGE, read
 from occamy_xdsl.importer.tensors import TensorReader
 
 OLDEST_OPSET = 7
-"""The oldest version of ai.onnx accepted: broadcasting changed its meaning in it."""
+"""
+The oldest version of ai.onnx whose operators are all accepted: broadcasting changed its meaning in it.
+
+Of models of an older opset those are accepted whose operators have not changed since.
+"""
 
 Subgraph = tuple[str, GraphProto]
 
@@ -104,15 +108,12 @@ def _opsets(proto: ModelProto, file: str) -> dict[str, int]:
             raise InvalidModelError(
                 f"domain '{entry.domain or 'ai.onnx'}' is imported in two versions", file=file
             )
-    newest = onnx.defs.onnx_opset_version()
-    version = opsets.get("")
+    newest, version = onnx.defs.onnx_opset_version(), opsets.get("")
     if version is None and any(not _domain(node.domain) for node in proto.graph.node):
         raise InvalidModelError("no opset of ai.onnx is imported", file=file)
-    if version is not None and not OLDEST_OPSET <= version <= newest:
+    if version is not None and not 1 <= version <= newest:
         raise UnsupportedModelError(
-            f"ai.onnx opset {version} is not supported, {OLDEST_OPSET} to {newest} are; convert the model "
-            "with onnx.version_converter",
-            file=file,
+            f"ai.onnx opset {version} is not supported, {OLDEST_OPSET} to {newest} are", file=file
         )
     return opsets
 
@@ -141,11 +142,13 @@ def _refuse_unknown_operators(graph: GraphProto, opsets: Mapping[str, int], file
     for index, node in _walk(graph):
         domain = _domain(node.domain)
         version = opsets.get(domain)
-        if version is not None and dialect.find_op(domain, node.op_type, version):
-            continue
         first, shown = dialect.first_version(domain, node.op_type), domain or "ai.onnx"
         if version is None:
             reason = f"domain '{shown}' is not imported by the model"
+        elif found := dialect.find_op(domain, node.op_type, version):
+            if domain or version >= OLDEST_OPSET or found is dialect.find_op("", node.op_type, OLDEST_OPSET):
+                continue
+            reason = f"has another meaning in opset {version}; opsets from {OLDEST_OPSET} are supported"
         elif first is None:
             reason = f"no such operator in domain '{shown}'" + (f" (opset {version})" if not domain else "")
         elif first > version:
@@ -475,12 +478,21 @@ class _Importer:
         values = self.tensors.attribute(tensor.values, key + ".values")
         return dialect.SparseAttr(values, self.tensors.attribute(tensor.indices, key + ".indices"), dense)
 
-    def region(self, graph: GraphProto, inferred: GraphProto, prefix: str, outer: _Scope) -> Region:
-        """The region of a subgraph, which sees the values around it."""
+    def region(
+        self,
+        graph: GraphProto,
+        inferred: GraphProto,
+        prefix: str,
+        outer: _Scope,
+        argument_types: Sequence[Attribute],
+    ) -> Region:
+        """The region of a subgraph; `argument_types` are for inputs whose type the subgraph leaves out."""
         block = Block()
         scope = self.scope(graph, inferred, block, prefix, outer)
-        for value in graph.input:
+        for index, value in enumerate(graph.input):
             type = self.type(value.type)
+            if isinstance(type, dialect.UnknownType) and index < len(argument_types):
+                type = argument_types[index]
             self.define(value.name, block.insert_arg(type, len(block.args)), scope)
         visible = set[str]()
         at: _Scope | None = outer
@@ -539,7 +551,7 @@ class _Importer:
         outputs = list(node.output)
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
-        properties, regions = self.attributes(node, inferred, name, scope)
+        properties, regions = self.attributes(node, inferred, name, scope, operands)
         domain = _domain(node.domain)
         version = self.opsets.get(domain)
         cls = dialect.find_op(domain, node.op_type, version) if version is not None else None
@@ -548,7 +560,9 @@ class _Importer:
             if op is not None:
                 op.location = location
                 return op
-        types = cls.result_types_of(operands, len(outputs)) if cls else [dialect.UnknownType()] * len(outputs)
+        types = [dialect.UnknownType()] * len(outputs)
+        if cls is not None:
+            types = cls.result_types_of(operands, properties, len(outputs))
         result_types = [
             self.value_type(output, scope, type) for output, type in zip(outputs, types, strict=True)
         ]
@@ -599,7 +613,7 @@ class _Importer:
         )
 
     def attributes(
-        self, node: NodeProto, inferred: NodeProto, name: str, scope: _Scope
+        self, node: NodeProto, inferred: NodeProto, name: str, scope: _Scope, operands: Sequence[SSAValue]
     ) -> tuple[dict[str, Attribute], dict[str, Region]]:
         """The attributes of a node by name, and the regions of its graph attributes by name."""
         found, regions = dict[str, Attribute](), dict[str, Region]()
@@ -612,7 +626,8 @@ class _Importer:
             match proto.type:
                 case AttributeProto.GRAPH:
                     prefix = f"{scope.prefix}{name}/{proto.name}/"
-                    regions[proto.name] = self.region(proto.g, inferred_proto.g, prefix, scope)
+                    given = _body_types(node, operands)
+                    regions[proto.name] = self.region(proto.g, inferred_proto.g, prefix, scope, given)
                 case AttributeProto.TENSOR:
                     found[proto.name] = self.tensors.attribute(proto.t, key)
                 case AttributeProto.SPARSE_TENSOR:
@@ -651,14 +666,25 @@ _CONSTANT_KINDS: dict[str, tuple[int, Any, int]] = {
 """Constant's attributes that are no tensors: their kind, and the numpy and ONNX type of the tensor meant."""
 
 
+def _body_types(node: NodeProto, operands: Sequence[SSAValue]) -> list[Attribute]:
+    """What Loop and Scan pass to their bodies, by element type; empty for other operators."""
+    of_operands = [dialect.type_named(dialect.type_name(operand.type) or "") for operand in operands]
+    if node.op_type == "Loop":
+        return [dialect.type_named("tensor(int64)"), dialect.type_named("tensor(bool)"), *of_operands[2:]]
+    return of_operands if node.op_type == "Scan" else []
+
+
 def _compatible(a: Attribute, b: Attribute) -> bool:
     """Whether two declared types may be of one value: equal where both are known."""
-    if isinstance(a, TensorType) and isinstance(b, TensorType):
-        shapes = a.get_shape(), b.get_shape()
-        return a.element_type == b.element_type and (
-            len(shapes[0]) == len(shapes[1])
-            and all(x == y or DYNAMIC_INDEX in (x, y) for x, y in zip(*shapes, strict=True))
-        )
-    if isinstance(a, TensorType | UnrankedTensorType) and isinstance(b, TensorType | UnrankedTensorType):
-        return cast("TensorType[Attribute]", a).element_type == cast("TensorType[Attribute]", b).element_type
-    return True
+    if not isinstance(a, TensorType | UnrankedTensorType) or not isinstance(
+        b, TensorType | UnrankedTensorType
+    ):
+        return True
+    if cast("TensorType[Attribute]", a).element_type != cast("TensorType[Attribute]", b).element_type:
+        return False
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return True
+    pairs = list(zip(a.get_shape(), b.get_shape(), strict=False))
+    return len(a.get_shape()) == len(b.get_shape()) and all(
+        x == y or DYNAMIC_INDEX in (x, y) for x, y in pairs
+    )

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, DenseResourceAttr, ModuleOp, StringAttr
-from xdsl.ir import Attribute
 from xdsl.utils.arg_spec import parse_spec
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
@@ -122,7 +121,7 @@ def elide_constants(module: ModuleOp, limit: int) -> None:
         for attributes in (op.properties, op.attributes):
             for name, attr in attributes.items():
                 if isinstance(attr, DenseIntOrFPElementsAttr):
-                    dense = cast("DenseIntOrFPElementsAttr[Attribute]", attr)
+                    dense = cast("DenseIntOrFPElementsAttr[Any]", attr)
                     if prod(dense.get_shape()) > limit:
                         attributes[name] = DenseResourceAttr(StringAttr("__elided__"), dense.type)
 
@@ -136,9 +135,14 @@ def message(error: BaseException) -> str:
     return str(error)
 
 
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """One line on stderr, without the place in our code that noticed."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Exits 1 with one `error:` line a fact for a fault of the input; a traceback is a fault of ours."""
-    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+    warnings.showwarning = show_warning
     try:
         OccamyOptMain("Occamy's modular optimizer driver", args).run()
     except BrokenPipeError:
