@@ -723,8 +723,17 @@ def _widens(new: OpSchema, old: OpSchema) -> bool:
     )
 
 
-def _is_random(schema: OpSchema) -> bool:
-    return cast("Any", schema).non_deterministic  # absent from onnx's type stubs
+_RANDOM = (
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
+"""Operators whose equal calls give different results (OpSchema.node_determinism says so of others, too)."""
+
+_PURE, _RECURSIVE, _IMPURE = traits_def(Pure()), traits_def(RecursiveMemoryEffect()), traits_def()
 
 
 def _make_class(name: str, schema: OpSchema) -> type[OnnxOp]:
@@ -739,16 +748,9 @@ def _make_class(name: str, schema: OpSchema) -> type[OnnxOp]:
         "region_names": tuple(sorted(graphs, reverse=True)),
         "_operand_index": {p.name: i for i, p in enumerate(schema.inputs)},
         "_result_index": {p.name: i for i, p in enumerate(schema.outputs)},
-        "traits": _RANDOM
-        if schema.node_determinism == OpSchema.NodeDeterminism.NonDeterministic
-        else _REGIONS
-        if graphs
-        else _PURE,
+        "traits": _IMPURE if schema.name in _RANDOM else _RECURSIVE if graphs else _PURE,
     }
     return type(f"{name}Op", (OnnxOp,), body)
-
-
-_PURE, _REGIONS, _RANDOM = traits_def(Pure()), traits_def(RecursiveMemoryEffect()), traits_def()
 
 
 def _make_classes() -> tuple[dict[str, type[OnnxOp]], dict[tuple[str, str], list[tuple[int, type[OnnxOp]]]]]:
