@@ -114,8 +114,13 @@ class Buffer:
         return self.element_type.bitwidth // 8
 
     def memref_type(self) -> MemRefType:
-        """The type of the argument, with the identity layout left out."""
-        if self.strides == Buffer.contiguous(self.shape).strides:
+        """
+        The type of the argument, with the identity layout left out.
+
+        The strides of a buffer without elements are spelled out: MLIR takes those of `memref<5x0xf32>` for
+        dynamic ones.
+        """
+        if 0 not in self.shape and self.strides == Buffer.contiguous(self.shape).strides:
             return MemRefType(self.element_type, self.shape, NoneAttr())
         return MemRefType(self.element_type, self.shape, StridedLayoutAttr(self.strides))
 
