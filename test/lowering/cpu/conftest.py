@@ -36,7 +36,7 @@ class Placed:
     @staticmethod
     def _view(storage: np.ndarray, buffer: Buffer) -> np.ndarray:
         strides = tuple(stride * storage.itemsize for stride in buffer.strides)
-        return np.lib.stride_tricks.as_strided(storage[MARGIN:], buffer.shape, strides)
+        return np.lib.stride_tricks.as_strided(storage[MARGIN + buffer.origin :], buffer.shape, strides)
 
     def untouched(self, *, is_output: bool) -> bool:
         """Whether no byte has changed, those of an output's elements aside."""

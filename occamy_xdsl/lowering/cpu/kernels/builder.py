@@ -120,8 +120,8 @@ class View:
     buffer: Buffer
 
     def at(self, *indices: IndexLike) -> IndexLike:
-        """Index of an element, in elements from the first one; trailing indices that are left out are 0."""
-        position: IndexLike = 0
+        """Index of an element in `flat`; trailing indices that are left out are 0."""
+        position: IndexLike = self.buffer.origin
         for i, stride in zip(indices, self.buffer.strides, strict=False):
             position = position + i * stride
         return position
@@ -361,6 +361,10 @@ class KernelBuilder:
         if stride == 1 and valid == lanes:
             self._block.add_op(vector.StoreOp(value, view.flat, [position]))
             return
+        if valid == 1:
+            # LLVM 22 stores all bytes of the wider source where a truncated vector has one lane unmasked.
+            self._block.add_op(memref.StoreOp.get(self.lane(value, 0), view.flat, [position]))
+            return
         mask = self.mask(valid, lanes)
         if stride == 1:
             self._block.add_op(vector.MaskedStoreOp(view.flat, [position], mask, value))
@@ -379,6 +383,10 @@ class KernelBuilder:
         if lanes is None or lanes_of(value) is not None:
             return value
         return self.emit(vector.BroadcastOp(value, VectorType(value.type, [lanes])))
+
+    def lane(self, value: SSAValue, lane: int) -> SSAValue:
+        """One lane of a vector."""
+        return self.emit(vector.ExtractOp(value, [lane], element_type(value)))
 
     def fma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         """`a * b + c`, rounded once where the processor has such an instruction, else twice."""
