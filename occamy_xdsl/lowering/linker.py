@@ -1,4 +1,4 @@
-"""Linking objects into libraries and programs with the system C compiler."""
+"""Linking: LLVM modules with llvmlite; objects into libraries and programs with the system C compiler."""
 
 import importlib.util
 import os
@@ -8,8 +8,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as _llvm  # pyright: ignore[reportMissingTypeStubs]
 
 from occamy_xdsl.errors import UsageError
+
+llvm: Any = _llvm  # llvmlite is not annotated
 
 TIME_LIMIT = 600.0
 """Seconds one link may take; gigabytes of weights are written in less."""
@@ -25,6 +30,13 @@ _WEIGHTS_ASSEMBLY = """\
     .size {symbol}, . - {symbol}
     .section .note.GNU-stack,"",%progbits
 """
+
+
+def link_llvm(first: str, second: str) -> str:
+    """One LLVM IR module with the content of two."""
+    module = llvm.parse_assembly(first)
+    module.link_in(llvm.parse_assembly(second))
+    return str(module)
 
 
 def find_compiler() -> list[str]:

@@ -74,13 +74,14 @@ def file_names(specs: Iterable[TensorSpec]) -> list[str]:
     The .npy file name of each tensor.
 
     Characters that file systems or shells reserve become `_`, names are cut to 200 bytes, and a name already
-    taken gets its position appended.
+    taken gets the position of the tensor appended.
     """
     names: list[str] = []
     for position, spec in enumerate(specs):
         stem = _UNSAFE.sub("_", spec.name).encode()[:200].decode(errors="ignore")
-        name = f"{stem}.npy"
-        names.append(name if name not in names else f"{stem}_{position}.npy")
+        while f"{stem}.npy" in names:
+            stem = f"{stem}_{position}"
+        names.append(f"{stem}.npy")
     return names
 
 

@@ -47,7 +47,7 @@ class Executable:
 
     def __init__(self, program: Program):
         self._program = program
-        self._pool = aligned_bytes(self.signature.pool_bytes, self.signature.pool_alignment)
+        self._pool = aligned_bytes(max(1, self.signature.pool_bytes), self.signature.pool_alignment)
         self._call = program.bind(self._pool.ctypes.data)
         self._lock = threading.Lock()
 
@@ -113,7 +113,7 @@ class Executable:
 
 
 def aligned_bytes(size: int, alignment: int) -> Array:
-    """`size` uninitialised bytes whose address is a multiple of `alignment`."""
+    """`size` > 0 uninitialised bytes whose address is a multiple of `alignment`."""
     storage = np.empty(size + alignment, np.uint8)
     start = -storage.ctypes.data % alignment
     return storage[start : start + size]

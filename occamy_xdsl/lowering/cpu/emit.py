@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-import llvmlite.binding as llvm
-
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.lowering import linker, toolchain
 from occamy_xdsl.lowering.cpu import abi
@@ -146,9 +144,8 @@ def _object_code(model: CompiledModel, host: HostModule) -> bytes:
     """One object with the model and its interface."""
     host.module.verify()
     lowered = toolchain.translate_to_llvm(toolchain.run_mlir_opt(model.mlir))
-    module = llvm.parse_assembly(lowered)
-    module.link_in(llvm.parse_assembly(toolchain.translate_to_llvm(str(host.module))))
-    return toolchain.emit_object(toolchain.optimize(str(module), model.isa), model.isa)
+    linked = linker.link_llvm(lowered, toolchain.translate_to_llvm(str(host.module)))
+    return toolchain.emit_object(toolchain.optimize(linked, model.isa), model.isa)
 
 
 def _sha256(path: Path) -> bytes:
