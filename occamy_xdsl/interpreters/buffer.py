@@ -57,7 +57,7 @@ class _Buffer:
     root: int
 
     def _window(self, of: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """`of` (the memory's bytes or owners), strided like the buffer, with a last dimension of one element's bytes."""
+        """`of` (bytes or owners of the memory) strided like the buffer, plus a dimension of one element's bytes."""
         shape, strides, size = dnn.shape_of(self.type), dnn.strides_of(self.type), dtype.itemsize
         base = of[self.offset :]
         step = of.itemsize
