@@ -74,8 +74,8 @@ def write_object(model: CompiledModel, path: Path, weights: WeightsPlace = "embe
     """
     Write a relocatable object with the C interface.
 
-    Needs a linker only to embed weights. A weights file lies beside the library or program that the object
-    becomes part of. Raises as `write_library`.
+    Needs a linker only to embed weights. A weights file is looked for beside the library that the object
+    becomes part of, or the program, which then must be started by its path. Raises as `write_library`.
     """
 
     def merge(objects: Sequence[Path], output: Path) -> None:

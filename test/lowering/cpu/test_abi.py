@@ -1,6 +1,7 @@
 """The C interface of compiled libraries, called from ctypes and from C."""
 
 import ctypes
+import dataclasses
 import json
 import mmap
 import os
@@ -448,6 +449,42 @@ def test_compiler_from_environment(
     assert not any(tmp_path.iterdir())  # nothing half-written stays behind
 
 
+def test_object_for_another_processor(
+    affine_model: Callable[..., emit.CompiledModel], tmp_path: Path
+) -> None:
+    """No linker is needed, and the object is of the architecture asked for."""
+    x86 = toolchain.Isa.host().triple.startswith("x86_64")
+    isa = toolchain.Isa.parse("cortex-a72" if x86 else "x86-64")
+    emit.write_object(dataclasses.replace(affine_model(), isa=isa), tmp_path / "m.o", "file")
+    machine = int.from_bytes((tmp_path / "m.o").read_bytes()[18:20], "little")
+    assert machine == (183 if x86 else 62)  # e_machine of the ELF specification
+
+
+CONSTANT = """
+func.func @occamy_main(%pool: !llvm.ptr, %weights: !llvm.ptr, %y: !llvm.ptr) {
+  %v = arith.constant 7 : i32
+  llvm.store %v, %y : i32, !llvm.ptr
+  return
+}
+"""
+
+
+def test_model_without_inputs_weights_and_pool(tmp_path: Path, compiler: list[str]) -> None:
+    signature = Signature((), (TensorSpec("y", "int32", ()),), "cpu", "0.1.0", 0, 0)
+    model = emit.CompiledModel(CONSTANT, signature, None, toolchain.Isa.host())
+    for place in ("embed", "file"):
+        emit.write_library(model, tmp_path / f"{place}.so", place)
+        emit.write_executable(model, tmp_path / place, place)
+        library, handle, y = Library(tmp_path / f"{place}.so"), ctypes.c_void_p(), np.zeros((), np.int32)
+        assert library.create(ctypes.byref(handle), None) == abi.Code.OK
+        assert library.run(handle, None, (ctypes.c_void_p * 1)(y.ctypes.data)) == abi.Code.OK
+        assert y == 7
+        library.destroy(handle)
+        subprocess.run([tmp_path / place], cwd=tmp_path, check=True)
+        assert np.load(tmp_path / "y.npy") == 7
+    assert not list(tmp_path.glob("*.weights"))
+
+
 def test_weights_place() -> None:
     assert emit.check_weights_place("file") == "file"
     with pytest.raises(UsageError, match="weights cannot be kept as 'stream' on a CPU, only as: embed file"):
@@ -459,7 +496,7 @@ def test_too_large_to_embed(affine_model: Callable[..., emit.CompiledModel], tmp
     weights = tmp_path / "weights"
     with weights.open("wb") as file:
         file.truncate(2**31)  # sparse
-    signature = Signature(**{**vars(model.signature), "weights_bytes": 2**31})
+    signature = dataclasses.replace(model.signature, weights_bytes=2**31)
     large = emit.CompiledModel(model.mlir, signature, weights, model.isa)
     with pytest.raises(UsageError, match=re.escape(f"weights of {2**31} bytes are too large to embed")):
         emit.write_library(large, tmp_path / "m.so")
