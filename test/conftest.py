@@ -1,5 +1,6 @@
-"""A synthetic compiled model that the tests of artefacts and of the runtime share."""
+"""Fixtures of the whole suite: the shared cases, and a synthetic compiled model."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,3 +118,17 @@ def affine_programs(
     write_executable(affine_model(), paths["embed"], "embed")
     write_executable(affine_model(), paths["file"], "file")
     return paths
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """
+    The folder of cases and models that lies beside the repository, or where OCCAMY_SHARED says.
+
+    Tests that need it are skipped where it is absent.
+    """
+    default = Path(__file__).resolve().parents[2] / "shared"
+    path = Path(os.environ.get("OCCAMY_SHARED", default))
+    if not path.is_dir():
+        pytest.skip(f"no shared cases at {path} (set OCCAMY_SHARED)")
+    return path
