@@ -212,9 +212,7 @@ class Emitter:
         if element is not None:
             computed = computed.cast(element)
         block.add_op(dnn.YieldOp(computed.value))
-        return self.add(
-            dnn.ElementwiseOp(arguments, TensorType(computed.element, result), Region(block))
-        )
+        return self.add(dnn.ElementwiseOp(arguments, TensorType(computed.element, result), Region(block)))
 
     def cast(self, value: SSAValue, element: Attribute) -> SSAValue:
         """`value` with elements of another type."""

@@ -21,7 +21,6 @@ class UnsupportedNode(Exception):
     """The node is valid, and beyond what the compiler supports; the text is the reason."""
 
 
-
 @dataclass(frozen=True)
 class Node:
     """

@@ -144,8 +144,8 @@ def _object_code(model: CompiledModel, host: HostModule) -> bytes:
     """One object with the model and its interface."""
     host.module.verify()
     lowered = toolchain.translate_to_llvm(toolchain.run_mlir_opt(model.mlir))
-    linked = linker.link_llvm(lowered, toolchain.translate_to_llvm(str(host.module)))
-    return toolchain.emit_object(toolchain.optimize(linked, model.isa), model.isa)
+    interface = toolchain.translate_to_llvm(str(host.module))
+    return toolchain.emit_object(toolchain.optimize(lowered, model.isa, others=[interface]), model.isa)
 
 
 def _sha256(path: Path) -> bytes:

@@ -400,6 +400,29 @@ def test_c_program(
     assert done.stdout == "1 1024 42 a/y"
 
 
+def test_documented_program(tmp_path: Path, compiler: list[str]) -> None:
+    """The C program of the documentation, for a model that copies one element."""
+    document = Path(__file__).parents[3] / "docs" / "artefacts.md"
+    (program,) = re.findall(r"```c\n(.*?)```", document.read_text(), re.DOTALL)
+    text = """
+    func.func @occamy_main(%pool: !llvm.ptr, %weights: !llvm.ptr, %x: !llvm.ptr, %y: !llvm.ptr) {
+      %v = llvm.load %x : !llvm.ptr -> f32
+      llvm.store %v, %y : f32, !llvm.ptr
+      return
+    }
+    """
+    inputs, outputs = (TensorSpec("x", "float32", (1,)),), (TensorSpec("y", "float32", (1,)),)
+    signature = Signature(inputs, outputs, "cpu", "0.1.0", 64, 0)
+    model = emit.CompiledModel(text, signature, None, toolchain.Isa.host())
+    emit.write_object(model, tmp_path / "m.o")
+    emit.write_header(signature, tmp_path / "m.h")
+    (tmp_path / "main.c").write_text(program)
+    command = [*compiler, "-Wall", "-Wextra", "-pedantic", "-Werror", "-std=c99", "main.c", "m.o", "-o", "m"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "m"], capture_output=True, text=True, check=True)
+    assert done.stdout == "y[0] = 1\n"
+
+
 def test_header_of_awkward_names(tmp_path: Path, compiler: list[str]) -> None:
     """Quotes, backslashes, trigraphs and non-ASCII letters survive in C and C++; scalars have a shape."""
     name = 'a"b\\c??/d\n/é*/'
@@ -483,6 +506,14 @@ def test_model_without_inputs_weights_and_pool(tmp_path: Path, compiler: list[st
         subprocess.run([tmp_path / place], cwd=tmp_path, check=True)
         assert np.load(tmp_path / "y.npy") == 7
     assert not list(tmp_path.glob("*.weights"))
+
+
+def test_failed_link_is_one_line(tmp_path: Path, compiler: list[str]) -> None:
+    """The entry function is missing from the module."""
+    text = "func.func @other() { return }"
+    model = emit.CompiledModel(text, Signature((), (), "cpu", "0", 0, 0), None, toolchain.Isa.host())
+    with pytest.raises(UsageError, match=r"^linking failed: .*undefined.*occamy_main.*$"):
+        emit.write_executable(model, tmp_path / "m")
 
 
 def test_weights_place() -> None:
