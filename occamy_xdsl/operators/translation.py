@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import (
     NoneType,
     StringAttr,
     TensorType,
-    UnrealizedConversionCastOp,
     UnrankedTensorType,
+    UnrealizedConversionCastOp,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue

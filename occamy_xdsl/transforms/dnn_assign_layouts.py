@@ -8,7 +8,7 @@ from typing import cast
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, NoneAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, OpResult, SSAValue
+from xdsl.ir import Block, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
@@ -27,7 +27,8 @@ class DnnAssignLayoutsPass(ModulePass):
     row-major. An order that differs from row-major only in dimensions of one element is not recorded.
 
     Requires: value form.
-    Ensures: tensor types carry a `#dnn.order` where they are not row-major; no op changes.
+    Ensures: tensor types carry a `#dnn.order` where they are not row-major; a `dnn.copy` leads to each result
+    that was not row-major; no other op changes.
 
     Before and after:
 
@@ -58,6 +59,21 @@ def assign(block: Block) -> None:
             type = TensorType(dnn.element_type_of(result), shape, encoding)
             if type != result.type:
                 Rewriter.replace_value_with_new_type(result, type)
+    copy_for_caller(block)
+
+
+def copy_for_caller(block: Block) -> None:
+    """Puts a `dnn.copy` to row-major order before the return of a value of another order."""
+    end = block.last_op
+    if not isinstance(end, ReturnOp):
+        return
+    for index, value in enumerate(end.arguments):
+        plain = TensorType(dnn.element_type_of(value), dnn.shape_of(value))
+        if value.type != plain:
+            copy = dnn.CopyOp(value, plain)
+            copy.location = value.owner.location if isinstance(value.owner, Operation) else end.location
+            block.insert_op_before(copy, end)
+            end.operands[index] = copy.results[0]
 
 
 def canonical(shape: Sequence[int], order: Order) -> Order:

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
 from occamy_xdsl.analysis.in_place import in_place_operands
@@ -71,7 +72,7 @@ def coalesce(function: FuncOp, *, views: bool, in_place: bool) -> None:
     block = function.body.block
     for op in list(block.ops):
         if isinstance(op, dnn.DeallocOp):
-            op.erase()
+            Rewriter.erase_op(op)
     if views:
         for op in list(block.ops):
             if isinstance(op, dnn.CopyOp):
@@ -131,7 +132,7 @@ def forward_source(copy: dnn.CopyOp) -> None:
     if not isinstance(target.owner, dnn.MallocOp) or min(dnn.strides_of(source), default=0) < 0:
         return
     if substitute(target, source):
-        copy.erase()
+        Rewriter.erase_op(copy)
 
 
 def forward_destination(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bool:
@@ -159,7 +160,7 @@ def forward_destination(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bo
     substitute(operand, target)
     lives.merge(operand, whole)
     if isinstance(op, dnn.CopyOp):
-        op.erase()
+        Rewriter.erase_op(op)
     return True
 
 
@@ -177,13 +178,18 @@ def hoist(value: SSAValue) -> None:
 
 def dies_at(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bool:
     """
-    Whether nothing uses the operand's buffer after `op`, and `op` itself sees it in this one way alone.
+    Whether nothing uses the operand's buffer after `op`, and `op` itself reads it element by element alone.
     """
     root = root_of(operand)
     if root not in lives.ranges or lives.ranges[root][1] != lives.position[op]:
         return False
-    others = [v for v in op.operands if root_of(v) is root and v is not operand]
-    return all(v.type == operand.type and offset_in_root(v) == offset_in_root(operand) for v in others)
+    same_way = [
+        v
+        for v in in_place_operands(op)
+        if v.type == operand.type and offset_in_root(v) == offset_in_root(operand)
+    ]
+    reads = sum(root_of(v) is root for v in op.operands)
+    return reads == sum(root_of(v) is root for v in same_way)
 
 
 def reuse_operand(op: dnn.KernelOp, lives: Lives) -> None:
@@ -202,7 +208,7 @@ def erase_unused(block: Block) -> None:
     for op in reversed(list(block.ops)):
         unused = all(result.first_use is None for result in op.results)
         if isinstance(op, dnn.ViewOp | dnn.MallocOp | dnn.ConstantOp) and unused:
-            op.erase()
+            Rewriter.erase_op(op)
 
 
 def place_mallocs(block: Block) -> None:
@@ -259,7 +265,7 @@ def move_views(moves: Sequence[MovedView], replacement: SSAValue) -> None:
         cast(Block, move.op.parent).insert_op_before(other, move.op)
         move_views(move.nested, other.view)
         view.replace_all_uses_with(other.view)
-        move.op.erase()
+        Rewriter.erase_op(move.op)
 
 
 def substitute(buffer: SSAValue, replacement: SSAValue) -> bool:

@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringA
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.analysis.liveness import LiveRange, liveness
@@ -90,7 +91,7 @@ class DnnConvertToPoolPass(ModulePass):
             return
         for op in list(block.ops):
             if isinstance(op, dnn.DeallocOp):
-                op.erase()
+                Rewriter.erase_op(op)
         pool = dnn.MempoolInitOp(packed.height, self.alignment)
         pool.pool.name_hint = "pool"
         block.insert_op_before(pool, cast(Operation, block.first_op))
@@ -109,4 +110,4 @@ def _replace(block: Block, malloc: dnn.MallocOp, view: dnn.MemOffsetOp) -> None:
     view.view.name_hint = malloc.buffer.name_hint
     block.insert_op_before(view, malloc)
     malloc.buffer.replace_all_uses_with(view.view)
-    malloc.erase()
+    Rewriter.erase_op(malloc)

@@ -18,6 +18,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import IRDLOperation
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
@@ -128,7 +129,7 @@ class _Insertion:
         return op.view
 
     def copy(self, source: SSAValue, target: SSAValue) -> None:
-        self.insert(dnn.CopyOp.build(operands=[source, target, []], result_types=[[]]))
+        self.insert(dnn.CopyOp.between(source, target))
 
     def run(self) -> None:
         returned = self.signature()
@@ -152,7 +153,7 @@ class _Insertion:
                     raise PassFailedException(f"'{op.name}' op is not in dnn value form")
         for op in reversed(list(self.block.ops)):
             if any(isinstance(v.type, TensorType) for v in (*op.operands, *op.results)):
-                op.erase()
+                Rewriter.erase_op(op)
         for argument in [a for a in self.block.args if isinstance(a.type, TensorType)]:
             self.block.erase_arg(argument)
 
@@ -311,6 +312,6 @@ def _allocate_lazily(block: Block) -> None:
                 last = new
     for op in reversed(list(block.ops)):
         if isinstance(op, dnn.ViewOp) and op.view.first_use is None:
-            op.erase()
+            Rewriter.erase_op(op)
     for op in mallocs:
-        op.erase()
+        Rewriter.erase_op(op)

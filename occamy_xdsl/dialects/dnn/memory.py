@@ -361,6 +361,15 @@ class CopyOp(KernelOp):
     name = "dnn.copy"
     input = operand_def(BaseAttr(TensorType) | BaseAttr(MemRefType))
 
+    def __init__(self, input: SSAValue, result: Attribute):
+        """Value form."""
+        super().__init__(operands=[input, [], []], result_types=[[result]])
+
+    @staticmethod
+    def between(source: SSAValue, target: SSAValue) -> "CopyOp":
+        """Buffer form: from the memref `source` to the memref `target`."""
+        return CopyOp.build(operands=[source, [target], []], result_types=[[]])
+
     def result_shapes(self) -> Sequence[tuple[int, ...]]:
         if element_type_of(self.input) != element_type_of(self.destinations[0]):
             raise self.fail(
