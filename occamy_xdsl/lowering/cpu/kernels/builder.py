@@ -393,6 +393,13 @@ class KernelBuilder:
             return self.emit(arith.AddfOp(self.emit(arith.MulfOp(a, b)), c))
         return self.emit(math.FmaOp(a, b, c))
 
+    def apply(self, op: type[IRDLOperation], *operands: SSAValue) -> SSAValue:
+        """A function of the math dialect, by its vector form where `vector_math` has one."""
+        expansion = vector_math.EXPANSIONS.get(op.name)
+        if expansion is not None and all(element_type(operand) == f32 for operand in operands):
+            return expansion(self, *operands)
+        return self.emit(op(*operands))
+
     def compare_values(self, predicate: str, a: SSAValue, b: SSAValue) -> SSAValue:
         """Lane by lane: a float predicate (oeq, olt, uno, ...) or an integer one (eq, slt, ult, ...)."""
         is_integer = isinstance(element_type(a), IntegerType)
