@@ -13,9 +13,25 @@ import numpy as np
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder, View
-from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel
-from occamy_xdsl.lowering.cpu.kernels.tiling import Segment, Tile, choose_tile, merge_segments, row_segments
+from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
+from occamy_xdsl.lowering.cpu.kernels.microkernel import (
+    load_as,
+    multiply_add,
+    outer_product,
+    store_tile,
+    sum_dtype,
+)
+from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.tiling import (
+    Panel,
+    Segment,
+    Tile,
+    choose_tile,
+    merge_segments,
+    pack_panels,
+    panels,
+    row_segments,
+)
 from occamy_xdsl.lowering.toolchain import Isa
 
 
@@ -93,16 +109,17 @@ def merge_windows(windows: Sequence[Window]) -> list[Window]:
 @dataclass(frozen=True)
 class Conv(Kernel):
     """
-    ONNX Conv (opset 11): `output[n, m, p]` is `bias[m]` plus the sum over the channels `c` of the group of `m`
-    and the kernel positions `q` of `input[n, c, p * stride - pad + q * dilation] * filter[m, c, q]`.
+    ONNX Conv (opset 11): `output[n, m, p]` is `bias[m]` plus the sum of
+    `input[n, c, p * stride - pad + q * dilation] * filter[m, c, q]` over the channels `c` of the group of `m`
+    and the kernel positions `q`.
 
     Any number of spatial dimensions, any strides of input and output; fastest where the channel stride is 1.
     """
 
     input: Buffer
-    """(batch, channels, spatial...), f32."""
+    """(batch, channels, spatial...)."""
     output: Buffer
-    """(batch, filters, spatial...), f32."""
+    """(batch, filters, spatial...); sums are kept in its dtype, or in f32 if that is f16 or bf16."""
     kernel: tuple[int, ...]
     """Extent of the filter in each spatial dimension."""
     strides: tuple[int, ...]
@@ -110,7 +127,9 @@ class Conv(Kernel):
     pads: tuple[int, ...]
     """Padding before the first element of each spatial dimension."""
     group: int
+    filter_dtype: str
     has_bias: bool
+    """Whether there is a bias argument, of the output's dtype."""
     epilogue: Epilogue | None
     tile: Tile
     """The register tile, whose width is the layout of the packed filter."""
@@ -126,6 +145,7 @@ class Conv(Kernel):
         dilations: Sequence[int] | None = None,
         pads: Sequence[int] | None = None,
         group: int = 1,
+        filter_dtype: str | None = None,
         has_bias: bool = False,
         epilogue: Epilogue | None = None,
     ) -> "Conv":
@@ -139,15 +159,17 @@ class Conv(Kernel):
             tuple(dilations or (1,) * rank),
             tuple(pads or (0,) * rank),
             group,
+            filter_dtype or input.dtype,
             has_bias,
             epilogue,
             Tile(1, 1, 1),
         )
         row = conv.windows[-1].output
+        size = STORAGE_TYPES[sum_dtype(output.dtype)].bitwidth // 8
         if conv.is_depthwise:
-            tile = replace(choose_tile(row, group, 1, isa), vectors=1, rows=min(row, 8))
+            tile = replace(choose_tile(row, group, 1, isa, size), vectors=1, rows=min(row, 8))
         else:
-            tile = choose_tile(row, conv.group_filters, conv.group_channels * prod(kernel), isa)
+            tile = choose_tile(row, conv.group_filters, conv.depth, isa, size)
         return replace(conv, tile=tile)
 
     # --- what the sizes imply ---
@@ -166,6 +188,11 @@ class Conv(Kernel):
     def group_filters(self) -> int:
         """Output channels of a group."""
         return self.output.shape[1] // self.group
+
+    @property
+    def depth(self) -> int:
+        """Products in each output."""
+        return prod(self.kernel) * (1 if self.is_depthwise else self.group_channels)
 
     @property
     def windows(self) -> list[Window]:
@@ -196,38 +223,27 @@ class Conv(Kernel):
 
     # --- the packed filter ---
 
-    def _panels(self) -> list[tuple[int, int, int]]:
-        """Panels of a group (all channels if depthwise) as (first channel, channels, padded channels)."""
-        channels = self.group if self.is_depthwise else self.group_filters
-        width, lanes = self.tile.width, self.tile.lanes
-        starts = range(0, channels, width)
-        return [
-            (start, min(width, channels - start), min(width, -(-(channels - start) // lanes) * lanes))
-            for start in starts
-        ]
+    @property
+    def panels(self) -> list[Panel]:
+        """Panels of a group, or of all channels if it is depthwise."""
+        return panels(self.group if self.is_depthwise else self.group_filters, self.tile)
+
+    @property
+    def group_weights(self) -> int:
+        """Packed weights of what `panels` covers."""
+        return self.depth * sum(panel.padded for panel in self.panels)
 
     @property
     def packed_filter(self) -> Buffer:
         """What `pack` returns, as a kernel argument."""
-        depth = prod(self.kernel) * (1 if self.is_depthwise else self.group_channels)
         groups = 1 if self.is_depthwise else self.group
-        return Buffer.contiguous((groups * depth * sum(padded for _, _, padded in self._panels()),))
+        return Buffer.contiguous((groups * self.group_weights,), self.filter_dtype)
 
     def pack(self, filter: np.ndarray) -> np.ndarray:
-        """
-        Panels of [kernel position][channel][filter] from ONNX's (filters, channels / group, kernel...).
-
-        The last panel of a group is as narrow as whole vectors allow, and padded with zeros.
-        """
+        """Panels of [kernel position][channel][filter] from ONNX's (filters, channels / group, kernel...)."""
         groups = 1 if self.is_depthwise else self.group
-        weights = filter.reshape(groups, -1, filter.shape[1], prod(self.kernel))
-        parts: list[np.ndarray] = []
-        for group in weights:
-            for start, channels, padded in self._panels():
-                panel = np.zeros((prod(self.kernel), filter.shape[1], padded), np.float32)
-                panel[..., :channels] = group[start : start + channels].transpose(2, 1, 0)
-                parts.append(panel.ravel())
-        return np.concatenate(parts)
+        weights = filter.reshape(groups, -1, filter.shape[1], prod(self.kernel)).transpose(0, 3, 2, 1)
+        return np.concatenate([pack_panels(group.reshape(self.depth, -1), self.tile) for group in weights])
 
     # --- the kernel ---
 
@@ -242,14 +258,15 @@ class Conv(Kernel):
     @property
     def arguments(self) -> tuple[Buffer, ...]:
         """Input, packed filter, bias, extras, output."""
-        bias = (Buffer.contiguous((self.output.shape[1],)),) if self.has_bias else ()
+        bias = (Buffer.contiguous((self.output.shape[1],), self.output.dtype),) if self.has_bias else ()
         extras = self.epilogue.extras if self.epilogue else ()
         return (self.input, self.packed_filter, *bias, *extras, self.output)
 
     def build(self, isa: Isa) -> FuncOp:
         """The function, which reads neither padding nor anything else outside of its arguments."""
         k = KernelBuilder(self, isa)
-        _ConvBuilder(self, k).build()
+        if self.output.elements:
+            _ConvBuilder(self, k).build()
         return k.finish()
 
 
@@ -277,6 +294,7 @@ class _ConvBuilder:
         self.k = k
         self.windows = conv.windows
         self.lanes = conv.tile.lanes
+        self.dtype = sum_dtype(conv.output.dtype)
         self.input, self.filter, *rest = k.views
         self.bias = rest.pop(0) if conv.has_bias else None
         self.output = rest.pop()
@@ -288,10 +306,8 @@ class _ConvBuilder:
         """Loops over groups and over panels."""
         conv, k = self.conv, self.k
         channel_stride = conv.input.strides[1]
-        depth = prod(conv.kernel) * (1 if conv.is_depthwise else conv.group_channels)
-        panels = conv._panels()  # pyright: ignore[reportPrivateUsage]
-        group_weights = depth * sum(padded for _, _, padded in panels)
-        whole = sum(channels == conv.tile.width for _, channels, _ in panels)
+        *_, last = conv.panels
+        whole = conv.panels if last.channels == conv.tile.width else conv.panels[:-1]
 
         def group(g: IndexLike) -> None:
             def panel(start: IndexLike, valid: int, width: int) -> None:
@@ -300,7 +316,7 @@ class _ConvBuilder:
                     _Panel(
                         g * conv.group_filters + start,
                         input_channel * channel_stride,
-                        g * group_weights + start * depth,
+                        g * conv.group_weights + start * conv.depth,
                         width,
                         valid,
                     )
@@ -311,10 +327,9 @@ class _ConvBuilder:
             def whole_panel(start: IndexLike) -> None:
                 panel(start, width, width)
 
-            k.for_(0, whole * width, width, whole_panel)
-            if whole < len(panels):
-                start, valid, padded = panels[-1]
-                panel(start, valid, padded)
+            k.for_(0, len(whole) * width, width, whole_panel)
+            if last.channels < width:
+                panel(last.start, last.channels, last.padded)
 
         k.for_(0, 1 if conv.is_depthwise else conv.group, 1, group)
 
@@ -372,7 +387,7 @@ class _ConvBuilder:
                 for j in range(vectors)
             ]
         else:
-            start = [k.constant(0, self.conv.output.element_type, self.lanes)] * vectors
+            start = [k.constant(0, STORAGE_TYPES[self.dtype], self.lanes)] * vectors
 
         def nest(
             d: int, input_at: IndexLike, weights_at: IndexLike, accumulators: Sequence[SSAValue]
@@ -482,14 +497,13 @@ class _ConvBuilder:
         accumulators: Sequence[SSAValue],
     ) -> Sequence[SSAValue]:
         """One element of each pixel times one row of the panel."""
-        k, vectors, step = self.k, panel.width // self.lanes, self.windows[-1].step
-        weights = [k.load(self.filter, weights_at + j * self.lanes, self.lanes) for j in range(vectors)]
-        sums = list(accumulators)
-        for i in pixels:
-            element = k.splat(k.load(self.input, input_at + i * step), self.lanes)
-            for j in range(vectors):
-                sums[i * vectors + j] = k.fma(element, weights[j], sums[i * vectors + j])
-        return sums
+        k, step = self.k, self.windows[-1].step
+        weights = [
+            load_as(k, self.dtype, self.filter, weights_at + offset, self.lanes)
+            for offset in range(0, panel.width, self.lanes)
+        ]
+        elements = ((i, load_as(k, self.dtype, self.input, input_at + i * step)) for i in pixels)
+        return outer_product(k, accumulators, elements, weights, self.lanes)
 
     def _channel_products(
         self,
@@ -508,7 +522,9 @@ class _ConvBuilder:
             if (position, j) not in loaded:
                 at = input_at + (position * window.input_stride + j * self.lanes * stride)
                 valid = panel.valid - j * self.lanes
-                loaded[position, j] = k.load(self.input, at, self.lanes, valid=valid, stride=stride)
+                loaded[position, j] = load_as(
+                    k, self.dtype, self.input, at, self.lanes, valid=valid, stride=stride
+                )
             return loaded[position, j]
 
         sums = list(accumulators)
@@ -516,55 +532,12 @@ class _ConvBuilder:
             for x in columns:
                 for j in range(vectors):
                     at = weights_at + (x * panel.width + j * self.lanes)
-                    weights = k.load(self.filter, at, self.lanes)
+                    weights = load_as(k, self.dtype, self.filter, at, self.lanes)
                     for i in pixels:
                         position = i * window.stride + x * window.dilation
                         n = i * vectors + j
-                        sums[n] = k.fma(element(position, j), weights, sums[n])
+                        sums[n] = multiply_add(k, element(position, j), weights, sums[n])
         return sums
 
 
 KernelRanges = list[tuple[IndexLike, IndexLike]]
-
-
-def store_tile(
-    k: KernelBuilder,
-    views: Sequence[View],
-    row_strides: Sequence[int],
-    lane_strides: Sequence[int],
-    at: Sequence[IndexLike],
-    sums: Sequence[SSAValue],
-    rows: int,
-    lanes: int,
-    valid: int,
-    epilogue: Epilogue | None,
-) -> None:
-    """
-    Apply `epilogue` to a register tile and store it.
-
-    `views` are the output and the extras; for each of them `at` is the index of the tile's first element and
-    `row_strides` and `lane_strides` the elements between its rows and its columns. `valid` columns exist. An
-    extra that is the same for all rows is loaded once.
-    """
-    vectors = len(sums) // rows
-    output, *extras = views
-    loaded: dict[tuple[int, int, int], SSAValue] = {}
-
-    def extra(e: int, i: int, j: int) -> SSAValue:
-        row_stride, lane_stride = row_strides[e + 1], lane_strides[e + 1]
-        offset = (i * row_stride, j * lanes * lane_stride)
-        key = (e, *offset)
-        if key not in loaded:
-            loaded[key] = k.load(
-                extras[e], at[e + 1] + sum(offset), lanes, valid=valid - j * lanes, stride=lane_stride
-            )
-        return loaded[key]
-
-    for i in range(rows):
-        for j in range(vectors):
-            value = sums[i * vectors + j]
-            if epilogue is not None:
-                arguments = [value, *(extra(e, i, j) for e in range(len(extras)))]
-                (value,) = k.inline(epilogue.block, arguments)
-            position = at[0] + (i * row_strides[0] + j * lanes * lane_strides[0])
-            k.store(value, output, position, valid=valid - j * lanes, stride=lane_strides[0])

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
 from occamy_xdsl.lowering.toolchain import Isa
 
 _BROADCAST_COST = 0.25
@@ -51,7 +53,7 @@ def choose_tile(rows: int, channels: int, depth: int, isa: Isa, element_bytes: i
     """
     lanes = min(isa.lanes(element_bytes), power_of_two_at_least(max(channels, 4)))
     best: tuple[float, int, Tile] | None = None
-    for vectors in range(1, 5):
+    for vectors in range(1, 9):
         if vectors > 1 and (vectors - 1) * lanes >= channels:
             break
         for height in range(1, 15):
@@ -72,6 +74,39 @@ def choose_tile(rows: int, channels: int, depth: int, isa: Isa, element_bytes: i
                 best = key
     assert best is not None
     return best[2]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Columns of a weight matrix that are packed together: `start` to `start + channels`."""
+
+    start: int
+    channels: int
+    padded: int
+    """Columns in memory: whole vectors, filled up with zeros."""
+
+
+def panels(channels: int, tile: Tile) -> list[Panel]:
+    """`channels` columns cut into panels of the tile's width; the last one has as few vectors as it needs."""
+    starts = range(0, channels, tile.width)
+    sizes = [(start, min(tile.width, channels - start)) for start in starts]
+    return [Panel(start, size, -(-size // tile.lanes) * tile.lanes) for start, size in sizes]
+
+
+def packed_size(depth: int, channels: int, tile: Tile) -> int:
+    """Elements of a packed (depth, channels) matrix."""
+    return depth * sum(panel.padded for panel in panels(channels, tile))
+
+
+def pack_panels(matrix: np.ndarray, tile: Tile) -> np.ndarray:
+    """A (depth, channels) matrix as panels of [depth][padded channels], one after the other."""
+    depth, channels = matrix.shape
+    parts: list[np.ndarray] = []
+    for panel in panels(channels, tile):
+        packed = np.zeros((depth, panel.padded), matrix.dtype)
+        packed[:, : panel.channels] = matrix[:, panel.start : panel.start + panel.channels]
+        parts.append(packed.ravel())
+    return np.concatenate(parts) if parts else np.zeros(0, matrix.dtype)
 
 
 @dataclass(frozen=True)
