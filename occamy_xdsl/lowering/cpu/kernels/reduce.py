@@ -1,7 +1,7 @@
 """Reductions along any dimensions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.dialects import arith, math
 from xdsl.dialects.func import FuncOp
@@ -34,14 +34,15 @@ class Reduce(Kernel):
 
     @property
     def arguments(self) -> tuple[Buffer, ...]:
-        return self.input, self.output
+        # Truth values are bytes of 0 and 1, which compare like numbers.
+        return tuple(replace(b, dtype="ui8") if b.dtype == "i1" else b for b in (self.input, self.output))
 
     @property
     def dtype(self) -> str:
         """The dtype of partial results."""
         if not is_float(self.input.dtype) and self.kind in ("l2", "log_sum", "log_sum_exp"):
             return "f64"
-        return compute_dtype(self.input.dtype)
+        return compute_dtype(self.arguments[0].dtype)
 
     def build(self, isa: Isa) -> FuncOp:
         k = KernelBuilder(self, isa)

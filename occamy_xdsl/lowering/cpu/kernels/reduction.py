@@ -54,7 +54,7 @@ def is_float(dtype: str) -> bool:
 
 
 def _variant(dtype: str) -> int:
-    return 0 if is_float(dtype) else 2 if dtype.startswith("ui") or dtype == "i1" else 1
+    return 0 if is_float(dtype) else 2 if dtype.startswith("ui") else 1
 
 
 def combine(k: KernelBuilder, kind: Kind, dtype: str, a: SSAValue, b: SSAValue) -> SSAValue:
@@ -68,8 +68,6 @@ def neutral(kind: Kind, dtype: str) -> float:
         return 0 if kind == "sum" else 1
     if is_float(dtype):
         return -inf if kind == "max" else inf
-    if dtype == "i1":
-        return 0 if kind == "max" else 1
     info = np.iinfo(np.dtype(NUMPY_TYPES[dtype]))
     return int(info.min if kind == "max" else info.max)
 
