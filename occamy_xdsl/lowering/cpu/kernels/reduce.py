@@ -90,7 +90,9 @@ class Reduce(Kernel):
             case "mean":
                 total = row.reduce("sum", same, [0])
                 count = row.row_constant(row.length if floating else max(row.length, 1))
-                divide = arith.DivfOp if floating else arith.DivUIOp if self.dtype[0] == "u" else arith.DivSIOp
+                divide = (
+                    arith.DivfOp if floating else arith.DivUIOp if self.dtype[0] == "u" else arith.DivSIOp
+                )
                 return k.emit(divide(total, count))
             case "l1":
                 return row.reduce("sum", magnitude, [0])

@@ -253,7 +253,9 @@ class Row:
         def merge_all(a: Sequence[Carried], b: Sequence[Carried]) -> list[Carried]:
             return [merge(x, y) for x, y in zip(a, b, strict=True)]
 
-        def run(at: Sequence[IndexLike], first: IndexLike, count: int, parts: Sequence[Carried]) -> list[Carried]:
+        def run(
+            at: Sequence[IndexLike], first: IndexLike, count: int, parts: Sequence[Carried]
+        ) -> list[Carried]:
             def one(carried: Carried, i: IndexLike) -> Carried:
                 index = (first + i) * unit
                 return step(carried, _advance(at, inner.strides, index), index, self.valid)
