@@ -13,11 +13,12 @@ from typing import Literal
 import numpy as np
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import SSAValue
 
-from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
+from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder, lanes_of
 from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, STORAGE_TYPES
-from occamy_xdsl.lowering.cpu.kernels.strided import Access, Dim, collapse
+from occamy_xdsl.lowering.cpu.kernels.strided import Access, Dim, collapse, shuffle
 
 Kind = Literal["sum", "prod", "max", "min"]
 Element = Callable[[Sequence[SSAValue]], SSAValue]
@@ -36,12 +37,6 @@ _OPS: dict[Kind, tuple[type, type, type]] = {
     "max": (arith.MaximumfOp, arith.MaxSIOp, arith.MaxUIOp),
     "min": (arith.MinimumfOp, arith.MinSIOp, arith.MinUIOp),
 }
-_HORIZONTAL: dict[Kind, tuple[str, str, str]] = {
-    "sum": ("add", "add", "add"),
-    "prod": ("mul", "mul", "mul"),
-    "max": ("maximumf", "maxsi", "maxui"),
-    "min": ("minimumf", "minsi", "minui"),
-}
 
 
 def compute_dtype(dtype: str) -> str:
@@ -58,8 +53,21 @@ def _variant(dtype: str) -> int:
 
 
 def combine(k: KernelBuilder, kind: Kind, dtype: str, a: SSAValue, b: SSAValue) -> SSAValue:
-    """Two partial results as one. NaN wins a maximum and a minimum."""
-    return k.emit(_OPS[kind][_variant(dtype)](a, b))
+    """Two partial results as one. NaN wins a maximum and a minimum; the sign of a zero is of no account."""
+    op = _OPS[kind][_variant(dtype)]
+    if kind in ("max", "min") and is_float(dtype):
+        return k.emit(op(a, b, arith.FastMathFlagsAttr([FastMathFlag.NO_SIGNED_ZEROS])))
+    return k.emit(op(a, b))
+
+
+def combine_lanes(k: KernelBuilder, kind: Kind, dtype: str, value: SSAValue) -> SSAValue:
+    """All lanes of a vector as one scalar, by combining halves."""
+    lanes = lanes_of(value)
+    while lanes is not None and lanes > 1:
+        half = lanes // 2
+        low, high = (shuffle(k, value, value, range(start, start + half)) for start in (0, half))
+        value, lanes = combine(k, kind, dtype, low, high), half
+    return value if lanes is None else k.lane(value, 0)
 
 
 def neutral(kind: Kind, dtype: str) -> float:
@@ -323,7 +331,7 @@ class Row:
             accumulators=ACCUMULATORS,
             blocked=kind == "sum",
         )
-        return k.reduce(_HORIZONTAL[kind][_variant(self.dtype)], result) if self.along else result
+        return combine_lanes(k, kind, self.dtype, result) if self.along else result
 
     def map(self, value: Element, inputs: Sequence[int], output: int) -> None:
         """Store `value(elements of inputs)` as the elements of `output`."""
