@@ -16,7 +16,8 @@ from xdsl.dialects.builtin import AnyFloat
 from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import SSAValue
 
-from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder, lanes_of
+from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
+from occamy_xdsl.lowering.cpu.kernels.vector_ops import lanes_of
 from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, STORAGE_TYPES
 from occamy_xdsl.lowering.cpu.kernels.strided import Access, Dim, collapse, shuffle
 
