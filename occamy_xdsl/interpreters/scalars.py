@@ -56,7 +56,6 @@ _UFUNCS: dict[type[Operation], Callable[..., Array]] = {
     arith.SubfOp: np.subtract,
     arith.MulfOp: np.multiply,
     arith.DivfOp: np.divide,
-    arith.RemFOp: np.fmod,
     arith.NegfOp: np.negative,
     arith.MaximumfOp: np.maximum,
     arith.MinimumfOp: np.minimum,

@@ -19,6 +19,7 @@ from xdsl.dialects.builtin import (
     Signedness,
     TensorType,
     UnknownLoc,
+    i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.printer import Printer
@@ -53,7 +54,7 @@ ELEMENT_TYPES = frozenset[Attribute](
 """The element types of dnn tensors."""
 
 
-class InvalidNode(Exception):
+class InvalidNodeError(Exception):
     """The node contradicts its operator's specification; the text is the fact."""
 
 
@@ -96,7 +97,7 @@ class Emitter:
 
     An op whose operands are all constants is not written: its value is computed, by the numpy interpreter,
     and becomes a constant, unless that would enlarge the model. Large results are computed when someone asks
-    for their bytes. Methods raise InvalidNode where shapes do not agree.
+    for their bytes. Methods raise InvalidNodeError where shapes do not agree.
     """
 
     def __init__(self, block: Block):
@@ -112,11 +113,11 @@ class Emitter:
         return self.add_all(op)[0]
 
     def add_all(self, op: dnn.KernelOp) -> Sequence[SSAValue]:
-        """The results of `op`. Raises InvalidNode where it does not verify."""
+        """The results of `op`. Raises InvalidNodeError where it does not verify."""
         try:
             op.verify_()
         except VerifyException as e:
-            raise InvalidNode(str(e)) from None
+            raise InvalidNodeError(str(e)) from None
         folded = self._fold(op)
         return (folded,) if folded is not None else self._append(op)
 
@@ -171,11 +172,13 @@ class Emitter:
         )
 
     def fill(self, number: Number, shape: Sequence[int], element: Attribute) -> SSAValue:
-        """A tensor of one repeated value; it occupies no more than a small constant does."""
-        small = np.full((1,) * len(shape), number, numpy_dtype(element))
-        if byte_size(TensorType(element, shape)) <= MAX_GROWTH:
-            return self.constant(np.broadcast_to(small, shape), element)
-        return self.broadcast(self.constant(small, element), shape)
+        """A constant of one repeated value; a large one is kept as that value and its shape."""
+        dtype, type = numpy_dtype(element), TensorType(element, shape)
+        return self._constant(dense_or_ref(Weights.splat(number, dtype, tuple(shape))), type)
+
+    def positions(self, size: int, axis: int, rank: int) -> SSAValue:
+        """0 to `size` - 1 (i64) along dimension `axis` of `rank`; the others have size 1."""
+        return self.constant(np.arange(size).reshape([size if d == axis else 1 for d in range(rank)]), i64)
 
     # ---- Scalar work
 
@@ -195,7 +198,7 @@ class Emitter:
         result = broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
         if result is None:
             shown = ", ".join(str(list(shape_of(value))) for value in operands)
-            raise InvalidNode(f"shapes do not broadcast: {shown}")
+            raise InvalidNodeError(f"shapes do not broadcast: {shown}")
         block, taken, arguments = Block(), dict[SSAValue, Scalar](), list[SSAValue]()
         for value in operands:
             if value in taken:
@@ -212,9 +215,7 @@ class Emitter:
         if element is not None:
             computed = computed.cast(element)
         block.add_op(dnn.YieldOp(computed.value))
-        return self.add(
-            dnn.ElementwiseOp(arguments, TensorType(computed.element, result), Region(block))
-        )
+        return self.add(dnn.ElementwiseOp(arguments, TensorType(computed.element, result), Region(block)))
 
     def cast(self, value: SSAValue, element: Attribute) -> SSAValue:
         """`value` with elements of another type."""

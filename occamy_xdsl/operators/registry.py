@@ -36,9 +36,7 @@ class Operator:
 _ENTRIES: dict[tuple[str, str], dict[int, tuple[Rule, str]]] = {}
 
 
-def operator(
-    *names: str, since: int = 1, domain: str = "", limits: str = ""
-) -> Callable[[Rule], Rule]:
+def operator(*names: str, since: int = 1, domain: str = "", limits: str = "") -> Callable[[Rule], Rule]:
     """
     Registers a rule for the operators `names` of `domain` from opset version `since` on, until an entry with
     a greater `since` takes over.

@@ -294,9 +294,7 @@ class Scalar:
         return self._append(extend(self.value, integer), element)
 
     def _float_to_float(self, target: AnyFloat) -> Scalar:
-        bits, to_bits = (
-            t.bitwidth for t in (cast(Float32Type, self.element), cast(Float32Type, target))
-        )
+        bits, to_bits = (t.bitwidth for t in (cast(Float32Type, self.element), cast(Float32Type, target)))
         if bits == to_bits:  # f16 and bf16 have no common subset
             wide = self._append(arith.ExtFOp(self.value, Float32Type()), Float32Type())
             return wide.cast(target)
@@ -318,9 +316,7 @@ class Scalar:
 def constant(number: Number, element: Attribute, block: Block) -> Scalar:
     """`number` as a constant of type `element` at the end of `block`."""
     if width := integer_width(element):
-        attribute: IntegerAttr | FloatAttr = IntegerAttr(
-            int(number), IntegerType(width), truncate_bits=True
-        )
+        attribute: IntegerAttr | FloatAttr = IntegerAttr(int(number), IntegerType(width), truncate_bits=True)
     else:
         attribute = FloatAttr(float(number), cast(AnyFloat, element))
     op = arith.ConstantOp(attribute)

@@ -334,7 +334,9 @@ def _fold_bias(op: FoldsAffine, kind: str, value: Weights, channels: int) -> SSA
     return constant_before(op, weights, filter)
 
 
-def _fold_filter(op: FoldsAffine, constant: dnn.ConstantOp, kind: str, value: Weights, channels: int) -> Weights:
+def _fold_filter(
+    op: FoldsAffine, constant: dnn.ConstantOp, kind: str, value: Weights, channels: int
+) -> Weights:
     """The filter after the folded multiplication or division."""
     shape = dnn.shape_of(constant.output)
     groups = op.group_.value.data if isinstance(op, dnn.ConvTransposeOp) else 1
