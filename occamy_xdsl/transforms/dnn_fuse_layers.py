@@ -13,6 +13,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.irdl import IRDLOperation
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, dense_or_ref, numpy_dtype, to_array
@@ -121,7 +122,7 @@ def fuse_into_consumer(op: dnn.ElementwiseOp) -> bool:
     merged = dnn.ElementwiseOp(operands, user.results[0].type, Region(block))
     merged.location = user.location
     replace(user, merged)
-    op.erase()
+    Rewriter.erase_op(op)
     return True
 
 
@@ -132,7 +133,7 @@ def replace(op: Operation, new: Operation) -> None:
     for old, value in zip(op.results, new.results, strict=True):
         value.name_hint = old.name_hint
         old.replace_all_uses_with(value)
-    op.erase()
+    Rewriter.erase_op(op)
 
 
 def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
@@ -174,7 +175,7 @@ def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
     fused.location = producer.location
     # The fused op stands where the elementwise op stood: there all its operands are defined.
     replace(op, fused)
-    producer.erase()
+    Rewriter.erase_op(producer)
     return True
 
 
@@ -370,5 +371,5 @@ def fold_padding(op: dnn.PadOp) -> bool:
     pads = dnn.ints(user.pads)
     op.results[0].replace_all_uses_with(op.input)
     user.properties["pads"] = dnn.i64_array(a + b for a, b in zip(pads, (*low[2:], *high[2:]), strict=True))
-    op.erase()
+    Rewriter.erase_op(op)
     return True

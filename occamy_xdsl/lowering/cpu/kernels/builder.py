@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import (
     AnyFloat,
     ArrayAttr,
     DenseIntOrFPElementsAttr,
+    FixedBitwidthType,
     FloatAttr,
     FunctionType,
     IndexType,
@@ -29,7 +30,7 @@ from xdsl.irdl import IRDLOperation
 from xdsl.utils.hints import isa
 
 from occamy_xdsl.lowering.cpu.kernels import vector_math, vector_ops
-from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel
+from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Kernel
 from occamy_xdsl.lowering.toolchain import Isa
 
 index = IndexType()
@@ -119,8 +120,8 @@ class View:
     buffer: Buffer
 
     def at(self, *indices: IndexLike) -> IndexLike:
-        """Index of an element, in elements from the first one; trailing indices that are left out are 0."""
-        position: IndexLike = 0
+        """Index of an element in `flat`; trailing indices that are left out are 0."""
+        position: IndexLike = self.buffer.origin
         for i, stride in zip(indices, self.buffer.strides, strict=False):
             position = position + i * stride
         return position
@@ -360,6 +361,10 @@ class KernelBuilder:
         if stride == 1 and valid == lanes:
             self._block.add_op(vector.StoreOp(value, view.flat, [position]))
             return
+        if valid == 1:
+            # LLVM 22 stores all bytes of the wider source where a truncated vector has one lane unmasked.
+            self._block.add_op(memref.StoreOp.get(self.lane(value, 0), view.flat, [position]))
+            return
         mask = self.mask(valid, lanes)
         if stride == 1:
             self._block.add_op(vector.MaskedStoreOp(view.flat, [position], mask, value))
@@ -379,11 +384,42 @@ class KernelBuilder:
             return value
         return self.emit(vector.BroadcastOp(value, VectorType(value.type, [lanes])))
 
+    def lane(self, value: SSAValue, lane: int) -> SSAValue:
+        """One lane of a vector."""
+        return self.emit(vector.ExtractOp(value, [lane], element_type(value)))
+
     def fma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         """`a * b + c`, rounded once where the processor has such an instruction, else twice."""
         if not self.isa.fma or element_type(a) not in (f32, f64):
             return self.emit(arith.AddfOp(self.emit(arith.MulfOp(a, b)), c))
         return self.emit(math.FmaOp(a, b, c))
+
+    def convert(self, value: SSAValue, source: str, target: str) -> SSAValue:
+        """
+        A scalar or vector of dtype `source` as dtype `target`, by the signedness of the dtypes.
+
+        Floats become integers towards zero, undefined out of their range; integers are cut to the low bits.
+        """
+        if source == target:
+            return value
+        from_type, to_type = element_type(value), i1 if target == "i1" else STORAGE_TYPES[target]
+        from_float, to_float = isinstance(from_type, AnyFloat), isinstance(to_type, AnyFloat)
+        signed = source.startswith("i") and source != "i1"
+        type_ = vector_ops.retype(to_type, value.type)
+        if not from_float and to_float:
+            return self.emit((vector_ops.SIToFPOp if signed else vector_ops.UIToFPOp)(value, type_))
+        if from_float and not to_float:
+            unsigned = target.startswith("ui")
+            return self.emit((vector_ops.FPToUIOp if unsigned else vector_ops.FPToSIOp)(value, type_))
+        assert isinstance(from_type, FixedBitwidthType)
+        from_bits, to_bits = from_type.bitwidth, to_type.bitwidth
+        if from_float:
+            if from_bits == to_bits:  # f16 and bf16
+                return self.convert(self.convert(value, source, "f32"), "f32", target)
+            return self.emit((arith.ExtFOp if from_bits < to_bits else arith.TruncFOp)(value, type_))
+        if from_bits < to_bits:
+            return self.emit((vector_ops.ExtSIOp if signed else vector_ops.ExtUIOp)(value, type_))
+        return value if from_bits == to_bits else self.emit(vector_ops.TruncIOp(value, type_))
 
     def compare_values(self, predicate: str, a: SSAValue, b: SSAValue) -> SSAValue:
         """Lane by lane: a float predicate (oeq, olt, uno, ...) or an integer one (eq, slt, ult, ...)."""
