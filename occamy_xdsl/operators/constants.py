@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from math import ceil, prod
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, f32, i1, i64
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 
 from occamy_xdsl.dialects import onnx
 from occamy_xdsl.dialects.dnn import element_type_of
@@ -35,8 +37,10 @@ def constant_of_shape(node: Node, emit: Emitter) -> SSAValue:
     value = node.op.properties.get("value")
     if value is None:
         return emit.fill(0.0, shape, f32)
-    assert isinstance(value, DenseIntOrFPElementsAttr)
-    return emit.fill(to_array(value, value.type).item(), shape, element_type_of(value.type))
+    if not isinstance(value, DenseIntOrFPElementsAttr):
+        node.refuse("a value that is not written in the model")
+    type: Attribute = cast(Any, value).type
+    return emit.fill(to_array(cast(Attribute, value), type).item(), shape, element_type_of(type))
 
 
 @operator("Shape")
@@ -58,7 +62,8 @@ def range_(node: Node, emit: Emitter) -> SSAValue:
     if delta == 0:
         node.reject("delta is 0")
     count = max(ceil((limit - start) / delta), 0)
-    return emit.constant(start + np.arange(count) * delta, node.element())
+    values: NDArray[Any] = np.asarray(start + np.arange(count) * delta)
+    return emit.constant(values, node.element())
 
 
 @operator("EyeLike", since=9)

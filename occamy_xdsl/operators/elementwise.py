@@ -7,7 +7,7 @@ from typing import Any
 
 from xdsl.dialects import math
 from xdsl.dialects.builtin import f32, f64, i1
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from occamy_xdsl.dialects import onnx
 from occamy_xdsl.dialects.dnn import element_type_of, integer_width, shape_of
@@ -16,18 +16,30 @@ from occamy_xdsl.operators.node import Node
 from occamy_xdsl.operators.registry import operator
 from occamy_xdsl.operators.scalars import Scalar, constant
 
-Formula = Callable[..., Scalar]
+
+def _unary(name: str, formula: Callable[[Scalar], Scalar], since: int = 1) -> None:
+    def rule(node: Node, emit: Emitter) -> SSAValue:
+        return emit.elementwise(formula, node[0])
+
+    operator(name, since=since)(rule)
 
 
-def _register(name: str, formula: Formula, *attributes: str, since: int = 1) -> None:
-    """An operator whose operands and attributes, as keywords, go into one formula."""
+def _binary(name: str, formula: Callable[[Scalar, Scalar], Scalar], since: int = 1) -> None:
+    def rule(node: Node, emit: Emitter) -> SSAValue:
+        return emit.elementwise(formula, node[0], node[1])
+
+    operator(name, since=since)(rule)
+
+
+def _activation(name: str, formula: Callable[..., Scalar], *attributes: str) -> None:
+    """`formula` takes the element, and each of `attributes` as a keyword."""
 
     def rule(node: Node, emit: Emitter) -> SSAValue:
         return emit.elementwise(
-            partial(formula, **{attribute: node.attr(attribute) for attribute in attributes}), *node.variadic
+            partial(formula, **{attribute: node.attr(attribute) for attribute in attributes}), node[0]
         )
 
-    operator(name, since=since)(rule)
+    operator(name)(rule)
 
 
 def _hard_sigmoid(x: Scalar, alpha: float, beta: float) -> Scalar:
@@ -70,7 +82,19 @@ def _is_inf(x: Scalar, detect_negative: int, detect_positive: int) -> Scalar:
     return x == (inf if detect_positive else -inf)
 
 
-for _name, _op in {
+def _leaky_relu(x: Scalar, alpha: float) -> Scalar:
+    return (x >= 0).select(x, x * alpha)
+
+
+def _thresholded_relu(x: Scalar, alpha: float) -> Scalar:
+    return (x > alpha).select(x, x.like(0))
+
+
+def _swish(x: Scalar, alpha: float) -> Scalar:
+    return x * (x * alpha).sigmoid()
+
+
+_FUNCTIONS: dict[str, Callable[[SSAValue], Operation]] = {
     "Acos": math.AcosOp,
     "Acosh": math.AcoshOp,
     "Asin": math.AsinOp,
@@ -90,45 +114,49 @@ for _name, _op in {
     "Sqrt": math.SqrtOp,
     "Tan": math.TanOp,
     "Tanh": math.TanhOp,
-}.items():
-    _register(_name, lambda x, op=_op: x.unary(op))
+}
+for _name, _function in _FUNCTIONS.items():
+    _unary(_name, partial(Scalar.unary, op=_function))
 
-_register("Abs", Scalar.absolute)
-_register("Neg", lambda x: -x)
-_register("Reciprocal", lambda x: 1.0 / x)
-_register("Sign", _sign)
-_register("Add", lambda a, b: a + b, since=7)
-_register("Sub", lambda a, b: a - b, since=7)
-_register("Mul", lambda a, b: a * b, since=7)
-_register("Div", lambda a, b: a / b, since=7)
+_unary("Abs", Scalar.absolute)
+_unary("Neg", lambda x: -x)
+_unary("Reciprocal", lambda x: 1.0 / x)
+_unary("Sign", _sign)
+_binary("Add", lambda a, b: a + b, since=7)
+_binary("Sub", lambda a, b: a - b, since=7)
+_binary("Mul", lambda a, b: a * b, since=7)
+_binary("Div", lambda a, b: a / b, since=7)
 
-_register("Relu", lambda x: x.maximum(0))
-_register("LeakyRelu", lambda x, alpha: (x >= 0).select(x, x * alpha), "alpha")
-_register("PRelu", lambda x, slope: (x >= 0).select(x, x * slope), since=7)
-_register("ThresholdedRelu", lambda x, alpha: (x > alpha).select(x, x.like(0)), "alpha")
-_register("Elu", _elu, "alpha")
-_register("Selu", _elu, "alpha", "gamma")
-_register("Celu", _celu, "alpha")
-_register("Gelu", _gelu, "approximate")
-_register("Mish", lambda x: x * x.softplus().tanh())
-_register("Sigmoid", Scalar.sigmoid)
-_register("Swish", lambda x, alpha: x * (x * alpha).sigmoid(), "alpha")
-_register("HardSigmoid", _hard_sigmoid, "alpha", "beta")
-_register("HardSwish", lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5))
-_register("Softplus", Scalar.softplus)
-_register("Softsign", lambda x: x / (x.absolute() + 1.0))
-_register("Shrink", _shrink, "lambd", "bias")
-_register("IsNaN", Scalar.is_nan)
-_register("IsInf", _is_inf, "detect_negative", "detect_positive")
-_register("Where", Scalar.select)
+_unary("Relu", lambda x: x.maximum(0))
+_binary("PRelu", lambda x, slope: (x >= 0).select(x, x * slope), since=7)
+_activation("LeakyRelu", _leaky_relu, "alpha")
+_activation("ThresholdedRelu", _thresholded_relu, "alpha")
+_activation("Elu", _elu, "alpha")
+_activation("Selu", _elu, "alpha", "gamma")
+_activation("Celu", _celu, "alpha")
+_activation("Gelu", _gelu, "approximate")
+_activation("Swish", _swish, "alpha")
+_activation("HardSigmoid", _hard_sigmoid, "alpha", "beta")
+_activation("Shrink", _shrink, "lambd", "bias")
+_activation("IsInf", _is_inf, "detect_negative", "detect_positive")
+_unary("Mish", lambda x: x * x.softplus().tanh())
+_unary("Sigmoid", Scalar.sigmoid)
+_unary("HardSwish", lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5))
+_unary("Softplus", Scalar.softplus)
+_unary("Softsign", lambda x: x / (x.absolute() + 1.0))
+_unary("IsNaN", Scalar.is_nan)
+
+
+@operator("Where", since=9)
+def where(node: Node, emit: Emitter) -> SSAValue:
+    return emit.elementwise(lambda c, x, y: c.select(x, y), node[0], node[1], node[2])
 
 
 @operator("Mod", since=10)
 def mod(node: Node, emit: Emitter) -> SSAValue:
+    """With `fmod` the sign of the dividend, else that of the divisor."""
     if node.flag("fmod"):
         return emit.elementwise(lambda a, b: a.remainder(b), node[0], node[1])
-    if not integer_width(node.element()):
-        node.reject("fmod must be 1 for floating-point operands")
     return emit.elementwise(lambda a, b: a.modulo(b), node[0], node[1])
 
 

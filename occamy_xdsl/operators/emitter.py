@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from xdsl.dialects.builtin import (
@@ -182,20 +182,75 @@ class Emitter:
 
     # ---- Scalar work
 
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar], Scalar],
+        a: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar, Scalar], Scalar],
+        a: SSAValue,
+        b: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar, Scalar, Scalar], Scalar],
+        a: SSAValue,
+        b: SSAValue,
+        c: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar, Scalar, Scalar, Scalar], Scalar],
+        a: SSAValue,
+        b: SSAValue,
+        c: SSAValue,
+        d: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
     def elementwise(
         self,
         compute: Callable[..., Scalar],
+        /,
         *operands: SSAValue,
         element: Attribute | None = None,
-        shape: Sequence[int] | None = None,
+    ) -> SSAValue: ...
+
+    def elementwise(
+        self,
+        compute: Callable[..., Scalar],
+        /,
+        *operands: SSAValue,
+        element: Attribute | None = None,
     ) -> SSAValue:
         """
         `compute` applied to the elements of `operands`, which broadcast.
 
         Constants of one value are written into the region. `element` is the result's element type where it is
-        not the one that `compute` returns; `shape` must be given where there are no operands.
+        not the one that `compute` returns.
         """
-        result = broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
+        result = broadcast_shapes(*map(shape_of, operands))
         if result is None:
             shown = ", ".join(str(list(shape_of(value))) for value in operands)
             raise InvalidNodeError(f"shapes do not broadcast: {shown}")

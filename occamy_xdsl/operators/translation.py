@@ -9,7 +9,6 @@ from typing import cast
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     ArrayAttr,
-    Attribute,
     NoneType,
     StringAttr,
     TensorType,
@@ -17,7 +16,7 @@ from xdsl.dialects.builtin import (
     UnrealizedConversionCastOp,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from occamy_xdsl.dialects import dnn, onnx
 from occamy_xdsl.dialects.dnn import ValueType, element_type_of, shape_of
@@ -160,13 +159,15 @@ class _Translator:
             raise UnsupportedNodeError(f"no operator '{op.function_name}' in domain '{op.domain_name}'")
         if not isinstance(op, onnx.OnnxOp):
             raise UnsupportedNodeError("not an ONNX operation")
+        entry = find_operator(op.schema.domain, op.schema.name, op.schema.since_version)
+        is_conditional = op.schema.name == "If" and not op.schema.domain
         operands = list[SSAValue | None]()
         for value in op.operands:
             if isinstance(value.type, NoneType):
                 operands.append(None)
                 continue
             if value not in self.result.values:
-                if find_operator(op.schema.domain, op.schema.name, op.schema.since_version) is None:
+                if not is_conditional and entry is None:
                     raise UnsupportedNodeError("operator not supported")
                 return ()  # already reported where the operand comes from
             operands.append(self.result.values[value])
@@ -174,9 +175,8 @@ class _Translator:
             if value is not None and (kind := _element(value)) not in ELEMENT_TYPES:
                 raise UnsupportedNodeError(f"element type {kind} is not supported")
         node = Node(op, tuple(operands))
-        if op.schema.name == "If" and not op.schema.domain:
+        if is_conditional:
             return self.conditional(op, node)
-        entry = find_operator(op.schema.domain, op.schema.name, op.schema.since_version)
         if entry is None:
             raise UnsupportedNodeError("operator not supported")
         made = entry.rule(node, self.emit)
@@ -192,14 +192,14 @@ class _Translator:
 
         Both may run because no operator has side effects.
         """
-        branches = [op.region("then_branch"), op.region("else_branch")]
-        assert branches[0] is not None
-        assert branches[1] is not None
+        then_branch, else_branch = op.region("then_branch"), op.region("else_branch")
+        assert then_branch is not None
+        assert else_branch is not None
         condition = node.constant(0)
         if condition is not None:
-            return self.branch(branches[0 if condition.item() else 1].block)
+            return self.branch((then_branch if condition.item() else else_branch).block)
         before = len(self.result.refused), len(self.result.invalid)
-        yes, no = (self.branch(region.block) for region in branches if region is not None)
+        yes, no = self.branch(then_branch.block), self.branch(else_branch.block)
         if before != (len(self.result.refused), len(self.result.invalid)):
             return ()
         choose = self.emit.reshape(node[0], ())
