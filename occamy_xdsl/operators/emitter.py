@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from xdsl.dialects.builtin import (
@@ -19,6 +19,7 @@ from xdsl.dialects.builtin import (
     Signedness,
     TensorType,
     UnknownLoc,
+    i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.printer import Printer
@@ -53,7 +54,7 @@ ELEMENT_TYPES = frozenset[Attribute](
 """The element types of dnn tensors."""
 
 
-class InvalidNode(Exception):
+class InvalidNodeError(Exception):
     """The node contradicts its operator's specification; the text is the fact."""
 
 
@@ -96,7 +97,7 @@ class Emitter:
 
     An op whose operands are all constants is not written: its value is computed, by the numpy interpreter,
     and becomes a constant, unless that would enlarge the model. Large results are computed when someone asks
-    for their bytes. Methods raise InvalidNode where shapes do not agree.
+    for their bytes. Methods raise InvalidNodeError where shapes do not agree.
     """
 
     def __init__(self, block: Block):
@@ -112,11 +113,11 @@ class Emitter:
         return self.add_all(op)[0]
 
     def add_all(self, op: dnn.KernelOp) -> Sequence[SSAValue]:
-        """The results of `op`. Raises InvalidNode where it does not verify."""
+        """The results of `op`. Raises InvalidNodeError where it does not verify."""
         try:
             op.verify_()
         except VerifyException as e:
-            raise InvalidNode(str(e)) from None
+            raise InvalidNodeError(str(e)) from None
         folded = self._fold(op)
         return (folded,) if folded is not None else self._append(op)
 
@@ -171,31 +172,88 @@ class Emitter:
         )
 
     def fill(self, number: Number, shape: Sequence[int], element: Attribute) -> SSAValue:
-        """A tensor of one repeated value; it occupies no more than a small constant does."""
-        small = np.full((1,) * len(shape), number, numpy_dtype(element))
-        if byte_size(TensorType(element, shape)) <= MAX_GROWTH:
-            return self.constant(np.broadcast_to(small, shape), element)
-        return self.broadcast(self.constant(small, element), shape)
+        """A constant of one repeated value; a large one is kept as that value and its shape."""
+        dtype, type = numpy_dtype(element), TensorType(element, shape)
+        return self._constant(dense_or_ref(Weights.splat(number, dtype, tuple(shape))), type)
+
+    def positions(self, size: int, axis: int, rank: int) -> SSAValue:
+        """0 to `size` - 1 (i64) along dimension `axis` of `rank`; the others have size 1."""
+        return self.constant(np.arange(size).reshape([size if d == axis else 1 for d in range(rank)]), i64)
 
     # ---- Scalar work
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar], Scalar],
+        a: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar, Scalar], Scalar],
+        a: SSAValue,
+        b: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar, Scalar, Scalar], Scalar],
+        a: SSAValue,
+        b: SSAValue,
+        c: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar, Scalar, Scalar, Scalar], Scalar],
+        a: SSAValue,
+        b: SSAValue,
+        c: SSAValue,
+        d: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[..., Scalar],
+        /,
+        *operands: SSAValue,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
 
     def elementwise(
         self,
         compute: Callable[..., Scalar],
+        /,
         *operands: SSAValue,
         element: Attribute | None = None,
-        shape: Sequence[int] | None = None,
     ) -> SSAValue:
         """
         `compute` applied to the elements of `operands`, which broadcast.
 
         Constants of one value are written into the region. `element` is the result's element type where it is
-        not the one that `compute` returns; `shape` must be given where there are no operands.
+        not the one that `compute` returns.
         """
-        result = broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
+        result = broadcast_shapes(*map(shape_of, operands))
         if result is None:
             shown = ", ".join(str(list(shape_of(value))) for value in operands)
-            raise InvalidNode(f"shapes do not broadcast: {shown}")
+            raise InvalidNodeError(f"shapes do not broadcast: {shown}")
         block, taken, arguments = Block(), dict[SSAValue, Scalar](), list[SSAValue]()
         for value in operands:
             if value in taken:

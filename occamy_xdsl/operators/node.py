@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import NoneType
 from xdsl.ir import Attribute, SSAValue
 
 from occamy_xdsl.dialects.dnn import element_type_of, shape_of
-from occamy_xdsl.operators.emitter import InvalidNode, known_array
+from occamy_xdsl.operators.emitter import InvalidNodeError, known_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from occamy_xdsl.dialects.onnx import OnnxOp
 
 
-class UnsupportedNode(Exception):
+class UnsupportedNodeError(Exception):
     """The node is valid, and beyond what the compiler supports; the text is the reason."""
 
 
@@ -34,19 +34,23 @@ class Node:
 
     def refuse(self, reason: str) -> NoReturn:
         """Says that the node is not supported. Nodes are reported all at once."""
-        raise UnsupportedNode(reason)
+        raise UnsupportedNodeError(reason)
 
     def reject(self, fact: str) -> NoReturn:
         """Says that the node is invalid."""
-        raise InvalidNode(fact)
+        raise InvalidNodeError(fact)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """The attribute as Python value; the schema's default, then `default`, where it is not stated."""
-        return self.op.attr(name, default)
+        """
+        The attribute as Python value; the schema's default, then `default`, where it is not stated.
+
+        An attribute that the operator does not have in its version counts as not stated.
+        """
+        return self.op.attr(name, default) if name in self.op.schema.attributes else default
 
     def flag(self, name: str) -> bool:
         """An integer attribute that is a truth value."""
-        return bool(self.op.attr(name, 0))
+        return bool(self.attr(name, 0))
 
     def has(self, index: int) -> bool:
         """Whether operand `index` is present."""
