@@ -7,7 +7,7 @@
 // CHECK-NEXT:  %e = dnn.elementwise ins(%c : {{.*}}) -> tensor<1x4x8x8xf32, #dnn.order<0, 2, 3, 1>>
 // CHECK:       %s = dnn.reshape input(%e : {{.*}}) -> tensor<1x2x2x8x8xf32, #dnn.order<0, 3, 4, 1, 2>>
 // CHECK-NEXT:  %m = dnn.softmax
-// CHECK-NEXT:  %t = dnn.transpose input(%e : {{.*}}) -> tensor<1x8x8x4xf32>
+// CHECK-NEXT:  %t = dnn.transpose input(%e : {{.*}}) {{.*}}-> tensor<1x8x8x4xf32>
 // CHECK-NEXT:  %r = dnn.reduce input(%e : {{.*}}) {{.*}}-> tensor<1x4xf32>
 // CHECK-NEXT:  [[OUT:%.*]] = dnn.copy input(%e : tensor<1x4x8x8xf32, #dnn.order<0, 2, 3, 1>>) -> tensor<1x4x8x8xf32>
 // CHECK-NEXT:  func.return %t, %r, [[OUT]]
