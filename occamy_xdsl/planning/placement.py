@@ -56,7 +56,7 @@ def _blocked(parts: Sequence[Part], placed: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _hole(blocked: NDArray[np.int64], alignment: int, fit: Fit) -> int:
-    """An offset outside all open intervals: holes lie between the running maximum of ends and a next start."""
+    """An offset outside all open intervals: a hole ends at a start that lies above all ends before it."""
     if not blocked.shape[1]:
         return 0
     blocked = blocked[:, blocked[0].argsort()]
