@@ -6,9 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-_CHAIN = 8
-"""Ops that the search looks ahead for one that frees memory."""
-
 
 @dataclass(frozen=True, slots=True)
 class Op:
@@ -38,8 +35,8 @@ def find_order(
     sizes: Sequence[int],
     kept: Collection[int] = (),
     pinned: Collection[int] = (),
-    state_limit: int = 50_000,
-    time_limit: float = 60.0,
+    state_limit: int = 30_000,
+    time_limit: float = 20.0,
 ) -> Order:
     """
     Searches the order of execution with the lowest peak; never worse than the given order of `ops`.
@@ -55,8 +52,8 @@ def find_order(
 
     The order is cut where all ops of a prefix must precede all others; within a piece, sets of executed ops
     are visited in order of their peak so far, and ops that cost nothing now or later are executed at once.
-    Beyond `state_limit` sets in a piece, a beam search gives an order without proof. `state_limit` makes the
-    result reproducible; `time_limit` seconds of wall clock only guard against slow machines.
+    After `state_limit` sets a beam search, which visits as many again at most, orders the rest without proof.
+    This makes the result reproducible; `time_limit` seconds of wall clock only guard against slow machines.
 
     Raises ValueError when a value is written twice, or read before the op that writes it in the given order.
     """
@@ -68,7 +65,8 @@ def find_order(
     for begin, end in graph.pieces():
         piece = _Piece(graph, begin, end, live)
         # A piece need not stay below what another one reaches in any case.
-        found, least = piece.solve(proven, state_limit, deadline)
+        found, least, visits = piece.solve(proven, state_limit, deadline)
+        state_limit -= visits
         sequence += (begin + k for k in found)
         live = piece.run(found)[1]
         proven = max(proven, least)
@@ -256,36 +254,28 @@ class _Piece:
 
     def _close(self, state: _State) -> _State:
         """
-        Runs at once every short chain of ops that stays within the peak and leaves no more bytes live.
+        Runs at once every op that stays within the peak and leaves no more bytes live.
 
-        This loses no order with this peak: moving the chain to the front of any continuation leaves fewer or
-        equally many bytes live at every later step, and no fewer operands dying.
+        This loses no order with this peak: moving such an op to the front of any continuation leaves at most
+        as many bytes live at every later step, and at least as many operands dying.
         """
         progress = True
         while progress:
             progress = False
             for k in state.ready:
-                chain = state
-                for _ in range(_CHAIN):
-                    chain = self._after(chain, k)
-                    if chain.peak > state.peak or chain.live <= state.live:
-                        break
-                    following = self._newly_ready(chain.done, k)
-                    if not following:
-                        break
-                    k = min(following, key=lambda i: self._step(chain.done, chain.live, i)[::-1])
-                if chain.peak == state.peak and chain.live <= state.live:
-                    state = chain
+                during, live = self._step(state.done, state.live, k)
+                if during <= state.peak and live <= state.live:
+                    state = self._after(state, k)
                     progress = True
                     break
         return state
 
-    def solve(self, floor: int, state_limit: int, deadline: float) -> tuple[Sequence[int], int]:
-        """An order of the piece, and a peak that no order of it stays below unless it is at most `floor`."""
+    def solve(self, floor: int, state_limit: int, deadline: float) -> tuple[Sequence[int], int, int]:
+        """An order of the piece, the larger of `floor` and what no order stays below, the sets visited."""
         given = range(len(self._ops))
         known = self.run(given)[0]
         if known <= floor:
-            return given, 0
+            return given, floor, 0
         ready = tuple(k for k in given if not self._needs[k])
         start = _State(0, self._live, floor, ready, None)
         # Best first: a set of ops determines what is live, so the first visit of it has the lowest peak.
@@ -297,13 +287,13 @@ class _Piece:
             state = heapq.heappop(heap)[-1]
             if state.done in seen:
                 continue
+            if visits >= state_limit or (visits % 64 == 63 and time.monotonic() >= deadline):
+                return self._beam(start, known, state_limit, deadline) or given, state.peak, visits
             visits += 1
-            if visits > state_limit or (visits % 64 == 0 and time.monotonic() >= deadline):
-                return self._beam(start, known, state_limit, deadline) or given, state.peak
             seen.add(state.done)
             state = self._close(state)
             if state.done == self._everything:
-                return state.sequence(), state.peak
+                return state.sequence(), state.peak, visits
             seen.add(state.done)
             for k in state.ready:
                 next_state = self._after(state, k)
@@ -311,7 +301,7 @@ class _Piece:
                     reached[next_state.done] = next_state.peak
                     rank = (next_state.peak, -next_state.done.bit_count(), next_state.live, next_state.done)
                     heapq.heappush(heap, (*rank, next_state))
-        return given, known
+        return given, known, visits
 
     def _beam(self, start: _State, known: int, state_limit: int, deadline: float) -> list[int] | None:
         """An order whose peak is lower than `known`, keeping only the most promising sets at each step."""
