@@ -66,7 +66,7 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
-from occamy_xdsl.dialects.weights import WeightsRefAttr, string_attr
+from occamy_xdsl.dialects.weights import WeightsRefAttr, string_attr, string_value
 
 Kind = OpSchema.AttrType
 Option = OpSchema.FormalParameterOption
@@ -262,7 +262,7 @@ def to_attribute(kind: Kind, value: Any) -> Attribute:
     The attribute that holds `value` as an ONNX attribute of `kind`; an Attribute is returned as it is.
 
     INT is an i64 IntegerAttr, INTS `array<i64: ..>`, FLOAT an f32 FloatAttr, FLOATS an array of them, STRING
-    a StringAttr (BytesAttr where it is no UTF-8), STRINGS an array of them. Tensors, types and sparse tensors
+    a StringAttr (BytesAttr where it is not ASCII), STRINGS an array of them. Tensors, types and sparse tensors
     must be given as attributes.
     """
     if isinstance(value, Attribute):
@@ -288,7 +288,7 @@ def from_attribute(attr: Attribute) -> Any:
         case IntegerAttr() | FloatAttr():
             return attr.value.data
         case StringAttr() | BytesAttr():
-            return attr.data
+            return string_value(attr)
         case DenseArrayBase():
             return cast("DenseArrayBase[Any]", attr).get_values()
         case ArrayAttr():
@@ -625,7 +625,9 @@ class OnnxOp(_Op):
                 if most >= 2**31 - 1
                 else f"{least} to {most}"
             )
-            raise VerifyException(f"'{self.name}' op takes {wanted} {what}, got {got} ({constraint})")
+            raise VerifyException(
+                f"'{self.name}' op number of {what} must be {wanted}, got {got} ({constraint})"
+            )
 
     def _check_attributes(self) -> None:
         known = self.schema.attributes
@@ -674,7 +676,7 @@ class OnnxOp(_Op):
     def _check_regions(self) -> None:
         if len(self.regions) != len(self.region_names):
             raise VerifyException(
-                f"'{self.name}' op takes {len(self.region_names)} regions, got {len(self.regions)} (C9)"
+                f"'{self.name}' op number of regions must be {len(self.region_names)}, got {len(self.regions)} (C9)"
             )
         for name, region in zip(self.region_names, self.regions, strict=True):
             if not region.blocks and not self.schema.attributes[name].required:

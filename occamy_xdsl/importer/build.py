@@ -35,7 +35,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from occamy_xdsl.dialects import onnx as dialect
 from occamy_xdsl.dialects.onnx import Kind
-from occamy_xdsl.dialects.weights import dense_or_ref
+from occamy_xdsl.dialects.weights import dense_or_ref, string_attr
 from occamy_xdsl.errors import InvalidInputError, InvalidModelError, UnsupportedModelError
 from occamy_xdsl.importer.source import LARGE, read
 from occamy_xdsl.importer.tensors import TensorReader
@@ -409,13 +409,13 @@ class _Importer:
 
     def argument_attributes(self, name: str, proto: TypeProto, type: Attribute) -> DictionaryAttr:
         """The name of an input or output, and the names of those of its dimensions that are not bound."""
-        attributes: dict[str, Attribute] = {"onnx.name": StringAttr(name)}
+        attributes: dict[str, Attribute] = {"onnx.name": string_attr(name)}
         if isinstance(type, TensorType) and DYNAMIC_INDEX in type.get_shape():
             declared = [dim.dim_param for dim in proto.tensor_type.shape.dim]
             sizes = type.get_shape()
             if len(declared) == len(sizes) and any(declared):
                 names = [p if s == DYNAMIC_INDEX else "" for p, s in zip(declared, sizes, strict=True)]
-                attributes["onnx.dim_params"] = ArrayAttr(map(StringAttr, names))
+                attributes["onnx.dim_params"] = ArrayAttr(map(string_attr, names))
         return DictionaryAttr(attributes)
 
     def output(self, value: onnx.ValueInfoProto, scope: _Scope) -> SSAValue:

@@ -111,6 +111,7 @@ class OccamyOptMain(xDSLOptMain):
 
             WeightsFile.save(self.args.save_weights, references(prog))
         if self.args.elide_constants is not None:
+            self.ctx.get_dialect("builtin")  # the printer asks the loaded dialects for the elided resource
             elide_constants(prog, self.args.elide_constants)
         return super().output_resulting_program(prog)
 
