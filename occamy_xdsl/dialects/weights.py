@@ -271,8 +271,8 @@ class WeightsRefAttr(Data[Weights]):
     def parse_parameter(cls, parser: AttrParser) -> Weights:
         """The key; its data is attached later, see `WeightsFile.attach`."""
         with parser.in_angle_brackets():
-            literal = parser.expect(parser.parse_optional_bytes_literal, "key of the weights expected")
-            key = literal.decode(errors="replace")
+            literal = parser.parse_optional_bytes_literal()  # what xDSL's lexer makes of a string beyond ASCII
+            key = parser.parse_str_literal() if literal is None else literal.decode(errors="replace")
             try:
                 return Weights.named(key)
             except (AttributeError, ValueError, IndexError):
