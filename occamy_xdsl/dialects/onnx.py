@@ -458,6 +458,7 @@ class OnnxOp(_Op):
     - (C8) Values of one type variable have one element type.
     - (C9) There is one region for each graph attribute, a single block that ends in `onnx.Yield`, or empty
       where the attribute is optional.
+    - (C10) A Constant has exactly one attribute, and a result of that tensor's type.
     """
 
     schema: ClassVar[OpSchema]
@@ -596,7 +597,7 @@ class OnnxOp(_Op):
     # ---- Verification
 
     def verify_(self) -> None:
-        """Checks C1 to C9."""
+        """Checks C1 to C10."""
         schema = self.schema
         self._check_count("operands", len(self.operands), schema.min_input, schema.max_input, "C1")
         inputs, outputs = schema.inputs, schema.outputs
@@ -615,6 +616,8 @@ class OnnxOp(_Op):
         self._check_types("operand", self.operands, inputs, self._types[0], variables)
         self._check_types("result", self.results, outputs, self._types[1], variables)
         self._check_regions()
+        if schema.name == "Constant":
+            self._check_constant()
 
     def _check_count(self, what: str, got: int, least: int, most: int, constraint: str) -> None:
         if not least <= got <= most:
@@ -671,6 +674,17 @@ class OnnxOp(_Op):
                 raise VerifyException(
                     f"'{self.name}' op {what} '{formal.name}' has the element type of '{owner}', {first}, "
                     f"got {name} (C8)"
+                )
+
+    def _check_constant(self) -> None:
+        if len(self.properties) != 1:
+            raise VerifyException(f"'{self.name}' op has one value, got {len(self.properties)} (C10)")
+        (value,), result = self.properties.values(), self.results[0].type
+        if isinstance(value, DenseIntOrFPElementsAttr | SparseAttr):
+            type = cast("Attribute", value.type)
+            if type != result:
+                raise VerifyException(
+                    f"'{self.name}' op result has the value's type {type}, got {result} (C10)"
                 )
 
     def _check_regions(self) -> None:

@@ -271,7 +271,9 @@ class WeightsRefAttr(Data[Weights]):
     def parse_parameter(cls, parser: AttrParser) -> Weights:
         """The key; its data is attached later, see `WeightsFile.attach`."""
         with parser.in_angle_brackets():
-            literal = parser.parse_optional_bytes_literal()  # what xDSL's lexer makes of a string beyond ASCII
+            literal = (
+                parser.parse_optional_bytes_literal()
+            )  # what xDSL's lexer makes of a string beyond ASCII
             key = parser.parse_str_literal() if literal is None else literal.decode(errors="replace")
             try:
                 return Weights.named(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -75,6 +75,7 @@ def import_model(
         except Exception as e:  # the C++ inliner's exceptions have no common base
             fact = str(e).splitlines()[0] if str(e) else type(e).__name__
             raise InvalidModelError(f"local functions cannot be inlined: {fact}", file=file) from None
+    _refuse_undecoded_names(proto.graph, file)
     opsets = _opsets(proto, file)
     if not allow_custom:
         _refuse_unknown_operators(proto.graph, opsets, file)
@@ -100,8 +101,31 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+def _refuse_undecoded_names(graph: GraphProto, file: str) -> None:
+    """The protobuf package hands out names that are no UTF-8 as bytes; nothing could be said about them."""
+    names: list[str | bytes] = [graph.name]
+    names += [value.name for value in [*graph.input, *graph.output, *graph.value_info]]
+    names += [tensor.name for tensor in graph.initializer]
+    names += [sparse.values.name for sparse in graph.sparse_initializer]
+    values = [*graph.input, *graph.output, *graph.value_info]
+    names += [dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [attribute.name for attribute in node.attribute]
+        for _, subgraph in _subgraphs(node):
+            _refuse_undecoded_names(subgraph, file)
+    _refuse_undecoded(names, file)
+
+
+def _refuse_undecoded(names: Iterable[str | bytes], file: str) -> None:
+    for name in names:
+        if isinstance(name, bytes):
+            raise InvalidModelError(f"the name {name!r} is no UTF-8", file=file)
+
+
 def _opsets(proto: ModelProto, file: str) -> dict[str, int]:
     """The version of each imported domain, the default domain as ""."""
+    _refuse_undecoded((entry.domain for entry in proto.opset_import), file)
     opsets = dict[str, int]()
     for entry in proto.opset_import:
         if opsets.setdefault(_domain(entry.domain), entry.version) != entry.version:

@@ -114,6 +114,22 @@ func.func @c9_end(%n: tensor<i64>, %c: tensor<i1>, %x: tensor<4xf32>) {
 
 // -----
 
+// CHECK: 'onnx.Constant' op has one value, got 0 (C10)
+func.func @c10() {
+  %x = onnx.Constant() : () -> tensor<f32>
+  func.return
+}
+
+// -----
+
+// CHECK: 'onnx.Constant' op result has the value's type tensor<2xf32>, got tensor<3xf32> (C10)
+func.func @c10_type() {
+  %x = onnx.Constant() {value = dense<[1.0, 2.0]> : tensor<2xf32>} : () -> tensor<3xf32>
+  func.return
+}
+
+// -----
+
 // CHECK: 'onnx.NoValue' op has no operand and one result of type none (C1)
 func.func @no_value() {
   %x = onnx.NoValue() : () -> tensor<f32>
