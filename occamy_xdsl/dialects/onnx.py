@@ -681,7 +681,7 @@ class OnnxOp(_Op):
             raise VerifyException(f"'{self.name}' op has one value, got {len(self.properties)} (C10)")
         (value,), result = self.properties.values(), self.results[0].type
         if isinstance(value, DenseIntOrFPElementsAttr | SparseAttr):
-            type = cast("Attribute", value.type)
+            type = cast("SparseAttr", value).type  # both have one
             if type != result:
                 raise VerifyException(
                     f"'{self.name}' op result has the value's type {type}, got {result} (C10)"
