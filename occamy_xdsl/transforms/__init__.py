@@ -1,10 +1,1 @@
-"""The passes of the project; `get_all_passes` is the one place where they are listed."""
-
-from collections.abc import Callable
-
-from xdsl.passes import ModulePass
-
-
-def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
-    """Every pass by name, imported when it is first needed."""
-    return {}
+"""Passes from dialect to dialect and within `dnn`: one pass a file, the file named as the pass."""

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import (
     AnyFloat,
     ArrayAttr,
     DenseIntOrFPElementsAttr,
+    FixedBitwidthType,
     FloatAttr,
     FunctionType,
     IndexType,
@@ -29,7 +30,7 @@ from xdsl.irdl import IRDLOperation
 from xdsl.utils.hints import isa
 
 from occamy_xdsl.lowering.cpu.kernels import vector_math, vector_ops
-from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel
+from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Kernel
 from occamy_xdsl.lowering.toolchain import Isa
 
 index = IndexType()
@@ -119,8 +120,8 @@ class View:
     buffer: Buffer
 
     def at(self, *indices: IndexLike) -> IndexLike:
-        """Index of an element, in elements from the first one; trailing indices that are left out are 0."""
-        position: IndexLike = 0
+        """Index of an element in `flat`; trailing indices that are left out are 0."""
+        position: IndexLike = self.buffer.origin
         for i, stride in zip(indices, self.buffer.strides, strict=False):
             position = position + i * stride
         return position
@@ -134,11 +135,6 @@ def vector_type(element: Attribute, lanes: int | None) -> Attribute:
 def element_type(value: SSAValue) -> Attribute:
     """Type of the lanes of a vector, or of a scalar."""
     return value.type.element_type if isa(value.type, VectorType) else value.type
-
-
-def lanes_of(value: SSAValue) -> int | None:
-    """Lanes of a rank-1 vector, or None for a scalar."""
-    return value.type.get_shape()[0] if isa(value.type, VectorType) else None
 
 
 class KernelBuilder:
@@ -348,7 +344,7 @@ class KernelBuilder:
         self, value: SSAValue, view: View, at: IndexLike, *, valid: IndexLike | None = None, stride: int = 1
     ) -> None:
         """Store a scalar, or the first `valid` lanes (all if None) of a vector `stride` elements apart."""
-        lanes = lanes_of(value)
+        lanes = vector_ops.lanes_of(value)
         position = self.value_of(at)
         if view.buffer.dtype == "i1":
             value = self.emit(vector_ops.ExtUIOp(value, vector_ops.retype(i8, value.type)))
@@ -359,6 +355,10 @@ class KernelBuilder:
             valid = lanes
         if stride == 1 and valid == lanes:
             self._block.add_op(vector.StoreOp(value, view.flat, [position]))
+            return
+        if valid == 1:
+            # LLVM 22 stores all bytes of the wider source where a truncated vector has one lane unmasked.
+            self._block.add_op(memref.StoreOp.get(self.lane(value, 0), view.flat, [position]))
             return
         mask = self.mask(valid, lanes)
         if stride == 1:
@@ -375,15 +375,53 @@ class KernelBuilder:
 
     def splat(self, value: SSAValue, lanes: int | None) -> SSAValue:
         """A vector with the scalar in every lane; the scalar itself if `lanes` is None."""
-        if lanes is None or lanes_of(value) is not None:
+        if lanes is None or vector_ops.lanes_of(value) is not None:
             return value
         return self.emit(vector.BroadcastOp(value, VectorType(value.type, [lanes])))
+
+    def lane(self, value: SSAValue, lane: int) -> SSAValue:
+        """One lane of a vector."""
+        return self.emit(vector.ExtractOp(value, [lane], element_type(value)))
 
     def fma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         """`a * b + c`, rounded once where the processor has such an instruction, else twice."""
         if not self.isa.fma or element_type(a) not in (f32, f64):
             return self.emit(arith.AddfOp(self.emit(arith.MulfOp(a, b)), c))
         return self.emit(math.FmaOp(a, b, c))
+
+    def apply(self, op: type[IRDLOperation], *operands: SSAValue) -> SSAValue:
+        """A function of the math dialect, by its vector form where `vector_math` has one."""
+        expansion = vector_math.EXPANSIONS.get(op.name)
+        if expansion is not None and all(element_type(operand) == f32 for operand in operands):
+            return expansion(self, *operands)
+        return self.emit(op(*operands))
+
+    def convert(self, value: SSAValue, source: str, target: str) -> SSAValue:
+        """
+        A scalar or vector of dtype `source` as dtype `target`, by the signedness of the dtypes.
+
+        Floats become integers towards zero, undefined out of their range; integers are cut to the low bits.
+        """
+        if source == target:
+            return value
+        from_type, to_type = element_type(value), i1 if target == "i1" else STORAGE_TYPES[target]
+        from_float, to_float = isinstance(from_type, AnyFloat), isinstance(to_type, AnyFloat)
+        signed = source.startswith("i") and source != "i1"
+        type_ = vector_ops.retype(to_type, value.type)
+        if not from_float and to_float:
+            return self.emit((vector_ops.SIToFPOp if signed else vector_ops.UIToFPOp)(value, type_))
+        if from_float and not to_float:
+            unsigned = target.startswith("ui")
+            return self.emit((vector_ops.FPToUIOp if unsigned else vector_ops.FPToSIOp)(value, type_))
+        assert isinstance(from_type, FixedBitwidthType)
+        from_bits, to_bits = from_type.bitwidth, to_type.bitwidth
+        if from_float:
+            if from_bits == to_bits:  # f16 and bf16
+                return self.convert(self.convert(value, source, "f32"), "f32", target)
+            return self.emit((arith.ExtFOp if from_bits < to_bits else arith.TruncFOp)(value, type_))
+        if from_bits < to_bits:
+            return self.emit((vector_ops.ExtSIOp if signed else vector_ops.ExtUIOp)(value, type_))
+        return value if from_bits == to_bits else self.emit(vector_ops.TruncIOp(value, type_))
 
     def compare_values(self, predicate: str, a: SSAValue, b: SSAValue) -> SSAValue:
         """Lane by lane: a float predicate (oeq, olt, uno, ...) or an integer one (eq, slt, ult, ...)."""
@@ -419,7 +457,7 @@ class KernelBuilder:
         If an argument is a vector, so is the work: all vector arguments have the same number of lanes,
         scalars are broadcast, and the functions of `vector_math` take the place of calls to libm.
         """
-        lanes = next((n for n in map(lanes_of, arguments) if n is not None), None)
+        lanes = next((n for n in map(vector_ops.lanes_of, arguments) if n is not None), None)
         values: dict[SSAValue, SSAValue] = {
             a: self.splat(b, lanes) for a, b in zip(block.args, arguments, strict=True)
         }
@@ -441,6 +479,14 @@ class KernelBuilder:
         expansion = vector_math.EXPANSIONS.get(op.name)
         if expansion is not None and all(element_type(operand) == f32 for operand in operands):
             return expansion(self, *operands)
+        if isinstance(op, math.PowFOp) and isinstance(constant := op.rhs.owner, arith.ConstantOp):
+            exponent = constant.value
+            assert isinstance(exponent, FloatAttr)
+            power = (
+                vector_math.power(self, operands[0], exponent.value.data) if op.result.type == f32 else None
+            )
+            if power is not None:
+                return power
         assert isinstance(op, IRDLOperation)
         form = vector_ops.VECTOR_FORMS.get(op.name, type(op))
         known = form.get_irdl_definition().properties
