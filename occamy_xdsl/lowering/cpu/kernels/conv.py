@@ -8,6 +8,7 @@ ends of a row in which the valid (pixel, kernel column) pairs are known when the
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 from xdsl.dialects.func import FuncOp
@@ -24,13 +25,11 @@ from occamy_xdsl.lowering.cpu.kernels.microkernel import (
 from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Epilogue, Kernel
 from occamy_xdsl.lowering.cpu.kernels.tiling import (
     Panel,
-    Segment,
     Tile,
     choose_tile,
-    merge_segments,
     pack_panels,
     panels,
-    row_segments,
+    tile_runs,
 )
 from occamy_xdsl.lowering.toolchain import Isa
 
@@ -270,6 +269,12 @@ class Conv(Kernel):
         return k.finish()
 
 
+KernelRanges: TypeAlias = list[tuple[IndexLike, IndexLike]]
+"""For each dimension but the last, the first kernel position inside of the input and one past the last."""
+ValidPairs: TypeAlias = list[tuple[range, range]]
+"""Kernel columns, and the pixels of a tile for which all of them are inside of the input."""
+
+
 @dataclass(frozen=True)
 class _Panel:
     """The output channels that are computed together."""
@@ -354,70 +359,97 @@ class _ConvBuilder:
         nest(0, panel.input_at, results, [])
 
     def _row(
-        self, panel: _Panel, input_at: IndexLike, results: list[IndexLike], kernel_ranges: "KernelRanges"
+        self, panel: _Panel, input_at: IndexLike, results: list[IndexLike], kernel_ranges: KernelRanges
     ) -> None:
-        """The tiles of one row."""
+        """The tiles of one row; those of one size share the code from the bias to the store."""
         window = self.windows[-1]
-        segments = row_segments(window.output, self.conv.tile.rows, window.interior)
-        for segment in merge_segments(segments):
+        for start, size, count in tile_runs(window.output, self.conv.tile.rows):
+            first_pixels = range(start, start + size * count, size)
 
-            def tile(x: IndexLike, segment: Segment = segment) -> None:
+            def tile(x: IndexLike, first_pixels: range = first_pixels) -> None:
                 start = input_at + (x * window.step - window.pad * window.input_stride)
                 at = [r + x * stride for r, stride in zip(results, window.result_strides, strict=True)]
-                self._tile(panel, segment, start, at, kernel_ranges)
+                self._tile(panel, first_pixels, x, start, at, kernel_ranges)
 
-            stop = segment.start + segment.count * segment.size
-            self.k.for_(segment.start, stop, segment.size, tile)
+            self.k.for_(start, start + size * count, size, tile)
 
     def _tile(
         self,
         panel: _Panel,
-        segment: Segment,
+        first_pixels: range,
+        x: IndexLike,
         input_at: IndexLike,
         results: list[IndexLike],
-        kernel_ranges: "KernelRanges",
+        kernel_ranges: KernelRanges,
     ) -> None:
-        """One register tile from the bias to the store."""
-        k, vectors = self.k, panel.width // self.lanes
+        """One register tile, whose first pixel `x` is one of `first_pixels`, from the bias to the store."""
+        k, size = self.k, first_pixels.step
+        offsets = range(0, panel.width, self.lanes)
         if self.bias is not None:
             start = [
-                k.load(
-                    self.bias, panel.channel + j * self.lanes, self.lanes, valid=panel.valid - j * self.lanes
+                load_as(
+                    k, self.dtype, self.bias, panel.channel + offset, self.lanes, valid=panel.valid - offset
                 )
-                for j in range(vectors)
+                for offset in offsets
             ]
         else:
-            start = [k.constant(0, STORAGE_TYPES[self.dtype], self.lanes)] * vectors
+            start = [k.constant(0, STORAGE_TYPES[self.dtype], self.lanes)] * len(offsets)
 
-        def nest(
-            d: int, input_at: IndexLike, weights_at: IndexLike, accumulators: Sequence[SSAValue]
-        ) -> Sequence[SSAValue]:
-            window = self.windows[d]
-            if d == len(self.windows) - 1:
-                return self.products(panel, segment, input_at, weights_at, accumulators)
-            if kernel_ranges[d] == (0, 1):
-                return nest(d + 1, input_at, weights_at, accumulators)
-            block = prod(w.kernel for w in self.windows[d + 1 :]) * self._position_weights(panel)
+        def add_products(pairs: ValidPairs) -> Sequence[SSAValue]:
+            return self._kernel_rows(panel, pairs, 0, input_at, panel.weights_at, kernel_ranges, start * size)
 
-            def position(p: IndexLike, *carried: SSAValue) -> Sequence[SSAValue]:
-                step = window.dilation * window.input_stride
-                return nest(d + 1, input_at + p * step, weights_at + p * block, carried)
+        def choose(edges: list[int], *, has_interior: bool) -> Sequence[SSAValue]:
+            if not edges:
+                return add_products([(range(self.windows[-1].kernel), range(size))])
+            first, *others = edges
+            pairs = self._valid_pairs(first, size)
+            if not others and not has_interior:
+                return add_products(pairs)
+            return k.if_(
+                k.compare("eq", x, first),
+                lambda: add_products(pairs),
+                lambda: choose(others, has_interior=has_interior),
+            )
 
-            return k.for_(*kernel_ranges[d], 1, position, accumulators)
-
-        sums = nest(0, input_at, panel.weights_at, start * segment.size)
+        interior = self.windows[-1].interior
+        edges = [p for p in first_pixels if p not in interior or p + size - 1 not in interior]
         store_tile(
             k,
             self.results,
             self.windows[-1].result_strides,
             [view.buffer.strides[1] for view in self.results],
             results,
-            sums,
-            segment.size,
+            choose(edges, has_interior=len(edges) < len(first_pixels)),
+            size,
             self.lanes,
             panel.valid,
             self.conv.epilogue,
         )
+
+    def _kernel_rows(
+        self,
+        panel: _Panel,
+        pairs: ValidPairs,
+        d: int,
+        input_at: IndexLike,
+        weights_at: IndexLike,
+        kernel_ranges: KernelRanges,
+        sums: Sequence[SSAValue],
+    ) -> Sequence[SSAValue]:
+        """Loops over the kernel positions of dimension `d` and those after it."""
+        window = self.windows[d]
+        if d == len(self.windows) - 1:
+            return self.products(panel, pairs, input_at, weights_at, sums)
+        if kernel_ranges[d] == (0, 1):
+            return self._kernel_rows(panel, pairs, d + 1, input_at, weights_at, kernel_ranges, sums)
+        block = prod(w.kernel for w in self.windows[d + 1 :]) * self._position_weights(panel)
+        step = window.dilation * window.input_stride
+
+        def position(p: IndexLike, *sums: SSAValue) -> Sequence[SSAValue]:
+            at, weights = input_at + p * step, weights_at + p * block
+            return self._kernel_rows(panel, pairs, d + 1, at, weights, kernel_ranges, sums)
+
+        return self.k.for_(*kernel_ranges[d], 1, position, sums)
 
     def _position_weights(self, panel: _Panel) -> int:
         """Packed weights of one kernel position."""
@@ -426,7 +458,7 @@ class _ConvBuilder:
     def _dense_products(
         self,
         panel: _Panel,
-        segment: Segment,
+        pairs: ValidPairs,
         input_at: IndexLike,
         weights_at: IndexLike,
         accumulators: Sequence[SSAValue],
@@ -457,7 +489,7 @@ class _ConvBuilder:
             return sums
 
         sums = accumulators
-        for columns, pixels in self._valid_pairs(segment):
+        for columns, pixels in pairs:
             at = input_at + columns.start * column_step
             weights = weights_at + columns.start * block
             if channel_stride == 1 and (column_step == channels or len(columns) == 1):
@@ -471,14 +503,12 @@ class _ConvBuilder:
             sums = k.for_(columns.start, columns.stop, 1, column, sums)
         return sums
 
-    def _valid_pairs(self, segment: Segment) -> list[tuple[range, range]]:
-        """Runs of kernel columns with the pixels of the tile that meet the input there."""
+    def _valid_pairs(self, first: int, size: int) -> ValidPairs:
+        """Runs of kernel columns, with the pixels of the tile at pixel `first` that meet the input there."""
         window = self.windows[-1]
-        if segment.interior:
-            return [(range(window.kernel), range(segment.size))]
-        pairs: list[tuple[range, range]] = []
+        pairs: ValidPairs = []
         for x in range(window.kernel):
-            valid = [i for i in range(segment.size) if window.is_valid(segment.start + i, x)]
+            valid = [i for i in range(size) if window.is_valid(first + i, x)]
             if not valid:
                 continue
             pixels = range(valid[0], valid[-1] + 1)
@@ -508,7 +538,7 @@ class _ConvBuilder:
     def _channel_products(
         self,
         panel: _Panel,
-        segment: Segment,
+        pairs: ValidPairs,
         input_at: IndexLike,
         weights_at: IndexLike,
         accumulators: Sequence[SSAValue],
@@ -528,7 +558,7 @@ class _ConvBuilder:
             return loaded[position, j]
 
         sums = list(accumulators)
-        for columns, pixels in self._valid_pairs(segment):
+        for columns, pixels in pairs:
             for x in columns:
                 for j in range(vectors):
                     at = weights_at + (x * panel.width + j * self.lanes)
@@ -538,6 +568,3 @@ class _ConvBuilder:
                         n = i * vectors + j
                         sums[n] = multiply_add(k, element(position, j), weights, sums[n])
         return sums
-
-
-KernelRanges = list[tuple[IndexLike, IndexLike]]
