@@ -120,8 +120,8 @@ class View:
     buffer: Buffer
 
     def at(self, *indices: IndexLike) -> IndexLike:
-        """Index of an element, in elements from the first one; trailing indices that are left out are 0."""
-        position: IndexLike = 0
+        """Index of an element in `flat`; trailing indices that are left out are 0."""
+        position: IndexLike = self.buffer.origin
         for i, stride in zip(indices, self.buffer.strides, strict=False):
             position = position + i * stride
         return position
@@ -356,6 +356,10 @@ class KernelBuilder:
         if stride == 1 and valid == lanes:
             self._block.add_op(vector.StoreOp(value, view.flat, [position]))
             return
+        if valid == 1:
+            # LLVM 22 stores all bytes of the wider source where a truncated vector has one lane unmasked.
+            self._block.add_op(memref.StoreOp.get(self.lane(value, 0), view.flat, [position]))
+            return
         mask = self.mask(valid, lanes)
         if stride == 1:
             self._block.add_op(vector.MaskedStoreOp(view.flat, [position], mask, value))
@@ -375,11 +379,22 @@ class KernelBuilder:
             return value
         return self.emit(vector.BroadcastOp(value, VectorType(value.type, [lanes])))
 
+    def lane(self, value: SSAValue, lane: int) -> SSAValue:
+        """One lane of a vector."""
+        return self.emit(vector.ExtractOp(value, [lane], element_type(value)))
+
     def fma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         """`a * b + c`, rounded once where the processor has such an instruction, else twice."""
         if not self.isa.fma or element_type(a) not in (f32, f64):
             return self.emit(arith.AddfOp(self.emit(arith.MulfOp(a, b)), c))
         return self.emit(math.FmaOp(a, b, c))
+
+    def apply(self, op: type[IRDLOperation], *operands: SSAValue) -> SSAValue:
+        """A function of the math dialect, by its vector form where `vector_math` has one."""
+        expansion = vector_math.EXPANSIONS.get(op.name)
+        if expansion is not None and all(element_type(operand) == f32 for operand in operands):
+            return expansion(self, *operands)
+        return self.emit(op(*operands))
 
     def convert(self, value: SSAValue, source: str, target: str) -> SSAValue:
         """

@@ -206,10 +206,12 @@ class CorrelationBuilder:
         """
         Emit all loops, those over groups and panels first.
 
-        `weights_at` is the index of the packed weights, `results_at` that of the first element of each result.
+        `weights_at` is the index of the packed weights, `results_at` that of each result's first element from
+        the element with all indices 0.
         """
         correlation, k, width = self.correlation, self.k, self.correlation.tile.width
-        origin = results_at or [0] * len(self.results)
+        offsets = results_at or [0] * len(self.results)
+        origin = [view.at() + at for view, at in zip(self.results, offsets, strict=True)]
         *_, last = correlation.panels
         whole = correlation.filters // width * width
 
@@ -222,9 +224,7 @@ class CorrelationBuilder:
                     first + channel * view.buffer.strides[1]
                     for first, view in zip(origin, self.results, strict=True)
                 ]
-                self._positions(
-                    _Panel(channel, input_channel * self.channel_stride, at, padded, valid), results
-                )
+                self._positions(_Panel(channel, self.input.at(0, input_channel), at, padded, valid), results)
 
             k.for_(0, whole, width, panel)
             if whole < correlation.filters:

@@ -189,7 +189,10 @@ class _MatmulBuilder:
 
             self.k.for_(0, extent, 1, position)
 
-        nest(0, [0] * len(self.loops[0][1]))
+        nest(0, [view.at() for view in (self.a, self.b, *self._results())])
+
+    def _results(self) -> list[View]:
+        return [view for view in (self.c, self.bias, *self.extras) if view is not None]
 
     def _panels(self, at: list[IndexLike]) -> None:
         """One matrix product, panel by panel."""
@@ -197,7 +200,7 @@ class _MatmulBuilder:
         whole = sum(panel.channels == self.matmul.tile.width for panel in columns)
         a_at, b_at, *results = at
         width = self.matmul.tile.width
-        views = [view for view in (self.c, self.bias, *self.extras) if view is not None]
+        views = self._results()
 
         def run(start: IndexLike, valid: int, padded: int) -> None:
             moved = [x + start * view.buffer.strides[-1] for x, view in zip(results, views, strict=True)]

@@ -49,23 +49,24 @@ STORAGE_TYPES: Mapping[str, FixedBitwidthType] = {
 @dataclass(frozen=True)
 class Buffer:
     """
-    The layout of one kernel argument; the pointer that is passed is the address of its first element.
+    The layout of one kernel argument; the pointer that is passed is the lowest address of its elements.
 
-    Element (i, j, ...) is `i * strides[0] + j * strides[1] + ...` elements after the first one.
+    Element (i, j, ...) is `origin + i * strides[0] + j * strides[1] + ...` elements after that address. Only
+    where a stride is negative is this not the address of element (0, 0, ...).
     """
 
     shape: tuple[int, ...]
     """Elements of each dimension, 0 or more."""
     strides: tuple[int, ...]
-    """Elements between neighbours of each dimension, 0 where a dimension is broadcast, never negative."""
+    """Elements between neighbours of each dimension: 0 where it is broadcast, negative where it is reversed."""
     dtype: str
     """A key of STORAGE_TYPES."""
 
     def __post_init__(self):
         if len(self.shape) != len(self.strides):
             raise ValueError(f"shape {self.shape} and strides {self.strides} differ in rank")
-        if min((*self.shape, *self.strides), default=0) < 0:
-            raise ValueError(f"negative shape {self.shape} or strides {self.strides}")
+        if min(self.shape, default=0) < 0:
+            raise ValueError(f"negative shape {self.shape}")
         if self.dtype not in STORAGE_TYPES:
             raise ValueError(f"no element type '{self.dtype}', known are {', '.join(STORAGE_TYPES)}")
 
@@ -89,7 +90,14 @@ class Buffer:
         """Elements from the first one to the last one in memory, both included; 0 if there are none."""
         if 0 in self.shape:
             return 0
-        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return 1 + sum((n - 1) * abs(s) for n, s in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def origin(self) -> int:
+        """Elements from the lowest address to element (0, 0, ...)."""
+        if 0 in self.shape:
+            return 0
+        return -sum((n - 1) * min(s, 0) for n, s in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_contiguous(self) -> bool:
@@ -117,9 +125,11 @@ class Buffer:
         """
         The type of the argument, with the identity layout left out.
 
-        The strides of a buffer without elements are spelled out: MLIR takes those of `memref<5x0xf32>` for
-        dynamic ones.
+        It is flat where a stride is negative. The strides of a buffer without elements are spelled out: MLIR
+        takes those of `memref<5x0xf32>` for dynamic ones.
         """
+        if min(self.strides, default=0) < 0:
+            return MemRefType(self.element_type, [self.extent], NoneAttr())
         if 0 not in self.shape and self.strides == Buffer.contiguous(self.shape).strides:
             return MemRefType(self.element_type, self.shape, NoneAttr())
         return MemRefType(self.element_type, self.shape, StridedLayoutAttr(self.strides))
