@@ -1,4 +1,4 @@
-"""Linking: LLVM modules with llvmlite; objects into libraries and programs with the system C compiler."""
+"""Linking objects into libraries and programs with the system C compiler."""
 
 import importlib.util
 import os
@@ -8,13 +8,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import llvmlite.binding as _llvm  # pyright: ignore[reportMissingTypeStubs]
 
 from occamy_xdsl.errors import UsageError
-
-llvm: Any = _llvm  # llvmlite is not annotated
 
 TIME_LIMIT = 600.0
 """Seconds one link may take; gigabytes of weights are written in less."""
@@ -30,13 +25,6 @@ _WEIGHTS_ASSEMBLY = """\
     .size {symbol}, . - {symbol}
     .section .note.GNU-stack,"",%progbits
 """
-
-
-def link_llvm(first: str, second: str) -> str:
-    """One LLVM IR module with the content of two."""
-    module = llvm.parse_assembly(first)
-    module.link_in(llvm.parse_assembly(second))
-    return str(module)
 
 
 def find_compiler() -> list[str]:
@@ -69,8 +57,10 @@ def _link(options: Sequence[str], objects: Sequence[Path], output: Path) -> None
     except subprocess.TimeoutExpired:
         raise UsageError(f"the C compiler gave no result after {TIME_LIMIT:g} s") from None
     if done.returncode:
-        message = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-        raise UsageError(f"linking failed: {message[-1]}" if len(message) == 1 else "\n".join(message))
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        # The last line of a linker is only its summary.
+        fact = next((line for line in lines if "error" in line or "undefined" in line), lines[-1])
+        raise UsageError(f"linking failed: {command[0]}: {fact}")
 
 
 # No build identifier and only needed libraries: the same objects give the same bytes.

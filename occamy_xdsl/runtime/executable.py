@@ -13,7 +13,7 @@ import numpy as np
 from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
 from occamy_xdsl.lowering.cpu import abi, emit
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
-from occamy_xdsl.lowering.toolchain import JitModule
+from occamy_xdsl.lowering.toolchain import Isa, JitModule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -21,7 +21,7 @@ POISON = 0xFF
 """Fills memory that must not be read: all ones is NaN in every IEEE format, and -1 in signed integers."""
 
 
-class Program(Protocol):
+class LoadedModel(Protocol):
     """Code and weights of a model, shared by the executables made from them."""
 
     @property
@@ -45,16 +45,16 @@ class Executable:
     Runs of one executable exclude each other (a second thread waits); `clone` gives a thread its own pool.
     """
 
-    def __init__(self, program: Program):
-        self._program = program
+    def __init__(self, model: LoadedModel):
+        self._model = model
         self._pool = aligned_bytes(max(1, self.signature.pool_bytes), self.signature.pool_alignment)
-        self._call = program.bind(self._pool.ctypes.data)
+        self._call = model.bind(self._pool.ctypes.data)
         self._lock = threading.Lock()
 
     @property
     def signature(self) -> Signature:
         """Names, element types and shapes of inputs and outputs, and the bytes the model needs."""
-        return self._program.signature
+        return self._model.signature
 
     @property
     def pool_bytes(self) -> int:
@@ -63,7 +63,7 @@ class Executable:
 
     def clone(self) -> "Executable":
         """An executable with the same code and weights, and a pool of its own."""
-        return Executable(self._program)
+        return Executable(self._model)
 
     def save(self, path: str | Path, weights: emit.WeightsPlace = "embed") -> None:
         """
@@ -72,7 +72,7 @@ class Executable:
         A library opened from a file can only be copied (as it keeps its weights) or described by a header.
         Raises UsageError.
         """
-        self._program.save(Path(path), weights)
+        self._model.save(Path(path), weights)
 
     def run(
         self, *inputs: Any, out: Mapping[str, Array] | None = None, poison: bool = False
@@ -176,6 +176,8 @@ def _bind_outputs(
             arrays.append(np.empty(spec.shape, spec.element.numpy))
             continue
         array, what = out[spec.name], f"output '{spec.name}'"
+        if not isinstance(array, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may err
+            raise InvalidInputError(f"{what}: expected a numpy array, got {type(array).__name__}")
         _check_type(what, spec, array)
         if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
             raise InvalidInputError(f"{what}: expected a contiguous, aligned and writeable array")
@@ -189,7 +191,7 @@ def _bind_outputs(
 # --- code from the JIT ------------------------------------------------------------------------------------
 
 
-class JitProgram:
+class JitModel:
     """A model compiled into the memory of this process; the weights are mapped from their file."""
 
     def __init__(self, model: emit.CompiledModel):
@@ -235,14 +237,19 @@ def jit(model: emit.CompiledModel) -> Executable:
     Compile `model` into this process.
 
     The file of the weights is mapped and must not change while the executable lives; `save` reads it again.
+    Raises UsageError if the model was compiled for another kind of processor.
     """
-    return Executable(JitProgram(model))
+    host = Isa.host()
+    architectures = [isa.triple.split("-")[0] for isa in (model.isa, host)]
+    if architectures[0] != architectures[1] or model.isa.vector_bytes > host.vector_bytes:
+        raise UsageError(f"the model is compiled for {model.isa.cpu}, this processor is {host.cpu}")
+    return Executable(JitModel(model))
 
 
 # --- code from a shared library ---------------------------------------------------------------------------
 
 
-class LibraryProgram:
+class LibraryModel:
     """A model in a shared library with the C interface of `lowering.cpu.abi`."""
 
     def __init__(self, path: Path):
@@ -315,4 +322,4 @@ def _loadable_name(path: Path) -> str:
 
 def open_library(path: str | Path) -> Executable:
     """The model in the shared library at `path`; raises UsageError, or OccamyError for its weights."""
-    return Executable(LibraryProgram(Path(path)))
+    return Executable(LibraryModel(Path(path)))

@@ -17,8 +17,8 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from occamy_xdsl.dialects import get_all_dialects
 from occamy_xdsl.errors import InvalidInputError, OccamyError
+from occamy_xdsl.pipelines import get_all_passes
 from occamy_xdsl.tools.universe import get_onnx_frontend
-from occamy_xdsl.transforms import get_all_passes
 
 
 class OccamyOptMain(xDSLOptMain):

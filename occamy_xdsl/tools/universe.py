@@ -4,7 +4,7 @@ from xdsl.universe import Universe
 from xdsl.utils.frontend import Frontend
 
 from occamy_xdsl.dialects import get_all_dialects
-from occamy_xdsl.transforms import get_all_passes
+from occamy_xdsl.pipelines import get_all_passes
 
 
 def get_onnx_frontend() -> type[Frontend]:

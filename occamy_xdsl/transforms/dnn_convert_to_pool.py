@@ -57,6 +57,8 @@ class DnnConvertToPoolPass(ModulePass):
     """Name of a planner in occamy_xdsl.planning."""
     alignment: int = 64
     """Bytes to which every buffer's offset is aligned."""
+    reuse: bool = True
+    """Whether buffers that are never live together may share bytes."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.planner not in PLANNERS:
@@ -74,8 +76,11 @@ class DnnConvertToPoolPass(ModulePass):
         lives = [
             ranges.get(op.buffer, LiveRange(op.buffer, 0, 0, dnn.byte_size(op.buffer))) for op in mallocs
         ]
+        end = max((life.last for life in lives), default=0) + 1
         buffers = [
             Buffer(str(i), life.first, life.last + 1, life.bytes, self.alignment)
+            if self.reuse
+            else Buffer(str(i), 0, end, life.bytes, self.alignment)
             for i, life in enumerate(lives)
         ]
         packed = plan([b.body() for b in buffers if b.size], self.planner, self.alignment)
@@ -102,7 +107,7 @@ class DnnConvertToPoolPass(ModulePass):
 
 
 def _type(malloc: dnn.MallocOp) -> dnn.BufferType:
-    return cast(dnn.BufferType, malloc.buffer.type)
+    return malloc.buffer.type
 
 
 def _replace(block: Block, malloc: dnn.MallocOp, view: dnn.MemOffsetOp) -> None:

@@ -15,8 +15,7 @@ from xdsl.dialects.builtin import (
     TensorType,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.irdl import IRDLOperation
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
@@ -186,23 +185,8 @@ class _Insertion:
     def kernel(self, op: dnn.KernelOp) -> None:
         """The buffer form of `op`, with a new buffer for each result."""
         outs = [self.malloc(value_type(r.type), r.name_hint) for r in op.results]
-        operands = list[Sequence[SSAValue]]()
-        for name in op.group_names:
-            operands.append(outs if name == "outs" else [self.buffers[v] for v in op.group(name)])
-        regions = list[list[Region]]()
-        definitions = op.get_irdl_definition().regions
-        own = list(op.regions)
-        for _ in definitions:
-            regions.append([op.detach_region(own.pop(0))] if own else [])
-        self.insert(
-            cast(type[IRDLOperation], type(op)).build(
-                operands=operands,
-                properties={k: v for k, v in op.properties.items() if k != "operandSegmentSizes"},
-                attributes=dict(op.attributes),
-                result_types=[[]],
-                regions=regions,
-            )
-        )
+        groups = {name: [self.buffers[v] for v in op.group(name)] for name in op.group_names}
+        self.insert(op.rebuilt(groups={**groups, "outs": outs}, results=[]))
         for result, out in zip(op.results, outs, strict=True):
             self.buffers[result] = out
 

@@ -1,5 +1,6 @@
 """Executables from the JIT and from libraries: values, checks of inputs and outputs, saving."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -131,6 +132,7 @@ def test_refuses_outputs(executable: Executable, affine_input: np.ndarray) -> No
     shared = np.zeros(1024 + 2, np.float32)
     for out, message in [
         ({"y": read_only}, "no output is named 'y', the outputs are: a/y, n"),
+        ({"a/y": [1.0]}, "output 'a/y': expected a numpy array, got list"),
         ({"a/y": np.zeros(SHAPE)}, "output 'a/y': expected float32[16,64], got float64[16,64]"),
         ({"a/y": read_only}, "output 'a/y': expected a contiguous, aligned and writeable array"),
         (
@@ -326,6 +328,13 @@ def test_jit_maps_weights(affine_model: Callable[..., emit.CompiledModel], tmp_p
     assert sizes["Rss:"] > 4 << 10
     assert sizes["Private_Dirty:"] == 0
     assert sizes["Anonymous:"] == 0
+
+
+def test_jit_refuses_other_processors(affine_model: Callable[..., emit.CompiledModel]) -> None:
+    model = affine_model()
+    other = "cortex-a72" if Isa.host().triple.startswith("x86_64") else "x86-64"
+    with pytest.raises(UsageError, match=f"the model is compiled for {other}, this processor is "):
+        jit(dataclasses.replace(model, isa=Isa.parse(other)))
 
 
 def test_running_needs_no_linker(affine_model: Callable[..., emit.CompiledModel], tmp_path: Path) -> None:

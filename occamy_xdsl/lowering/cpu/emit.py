@@ -74,8 +74,8 @@ def write_object(model: CompiledModel, path: Path, weights: WeightsPlace = "embe
     """
     Write a relocatable object with the C interface.
 
-    Needs a linker only to embed weights. A weights file lies beside the library or program that the object
-    becomes part of. Raises as `write_library`.
+    Needs a linker only to embed weights. A weights file is looked for beside the library that the object
+    becomes part of, or the program, which then must be started by its path. Raises as `write_library`.
     """
 
     def merge(objects: Sequence[Path], output: Path) -> None:
@@ -144,8 +144,8 @@ def _object_code(model: CompiledModel, host: HostModule) -> bytes:
     """One object with the model and its interface."""
     host.module.verify()
     lowered = toolchain.translate_to_llvm(toolchain.run_mlir_opt(model.mlir))
-    linked = linker.link_llvm(lowered, toolchain.translate_to_llvm(str(host.module)))
-    return toolchain.emit_object(toolchain.optimize(linked, model.isa), model.isa)
+    interface = toolchain.translate_to_llvm(str(host.module))
+    return toolchain.emit_object(toolchain.optimize(lowered, model.isa, others=[interface]), model.isa)
 
 
 def _sha256(path: Path) -> bytes:

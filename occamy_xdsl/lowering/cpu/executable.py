@@ -62,6 +62,8 @@ def define_main(host: HostModule, signature: Signature) -> None:
                 _refuse_usage(f, arguments, "-o needs a folder")
             folder.set(f.load(arguments + (position.get() << 3), PTR))
             position.set(position.get() + 1)
+            with f.if_(f.load(folder.get(), i8) == 0):
+                _refuse_usage(f, arguments, "-o needs a folder")
         with f.if_(is_folder == 0):
             with f.if_(f.load(argument, i8) == ord("-")):
                 _refuse_usage(f, arguments, "unknown option '%s'", argument)

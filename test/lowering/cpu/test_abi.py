@@ -1,6 +1,7 @@
 """The C interface of compiled libraries, called from ctypes and from C."""
 
 import ctypes
+import dataclasses
 import json
 import mmap
 import os
@@ -399,6 +400,29 @@ def test_c_program(
     assert done.stdout == "1 1024 42 a/y"
 
 
+def test_documented_program(tmp_path: Path, compiler: list[str]) -> None:
+    """The C program of the documentation, for a model that copies one element."""
+    document = Path(__file__).parents[3] / "docs" / "artefacts.md"
+    (program,) = re.findall(r"```c\n(.*?)```", document.read_text(), re.DOTALL)
+    text = """
+    func.func @occamy_main(%pool: !llvm.ptr, %weights: !llvm.ptr, %x: !llvm.ptr, %y: !llvm.ptr) {
+      %v = llvm.load %x : !llvm.ptr -> f32
+      llvm.store %v, %y : f32, !llvm.ptr
+      return
+    }
+    """
+    inputs, outputs = (TensorSpec("x", "float32", (1,)),), (TensorSpec("y", "float32", (1,)),)
+    signature = Signature(inputs, outputs, "cpu", "0.1.0", 64, 0)
+    model = emit.CompiledModel(text, signature, None, toolchain.Isa.host())
+    emit.write_object(model, tmp_path / "m.o")
+    emit.write_header(signature, tmp_path / "m.h")
+    (tmp_path / "main.c").write_text(program)
+    command = [*compiler, "-Wall", "-Wextra", "-pedantic", "-Werror", "-std=c99", "main.c", "m.o", "-o", "m"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "m"], capture_output=True, text=True, check=True)
+    assert done.stdout == "y[0] = 1\n"
+
+
 def test_header_of_awkward_names(tmp_path: Path, compiler: list[str]) -> None:
     """Quotes, backslashes, trigraphs and non-ASCII letters survive in C and C++; scalars have a shape."""
     name = 'a"b\\c??/d\n/é*/'
@@ -448,6 +472,50 @@ def test_compiler_from_environment(
     assert not any(tmp_path.iterdir())  # nothing half-written stays behind
 
 
+def test_object_for_another_processor(
+    affine_model: Callable[..., emit.CompiledModel], tmp_path: Path
+) -> None:
+    """No linker is needed, and the object is of the architecture asked for."""
+    x86 = toolchain.Isa.host().triple.startswith("x86_64")
+    isa = toolchain.Isa.parse("cortex-a72" if x86 else "x86-64")
+    emit.write_object(dataclasses.replace(affine_model(), isa=isa), tmp_path / "m.o", "file")
+    machine = int.from_bytes((tmp_path / "m.o").read_bytes()[18:20], "little")
+    assert machine == (183 if x86 else 62)  # e_machine of the ELF specification
+
+
+CONSTANT = """
+func.func @occamy_main(%pool: !llvm.ptr, %weights: !llvm.ptr, %y: !llvm.ptr) {
+  %v = arith.constant 7 : i32
+  llvm.store %v, %y : i32, !llvm.ptr
+  return
+}
+"""
+
+
+def test_model_without_inputs_weights_and_pool(tmp_path: Path, compiler: list[str]) -> None:
+    signature = Signature((), (TensorSpec("y", "int32", ()),), "cpu", "0.1.0", 0, 0)
+    model = emit.CompiledModel(CONSTANT, signature, None, toolchain.Isa.host())
+    for place in ("embed", "file"):
+        emit.write_library(model, tmp_path / f"{place}.so", place)
+        emit.write_executable(model, tmp_path / place, place)
+        library, handle, y = Library(tmp_path / f"{place}.so"), ctypes.c_void_p(), np.zeros((), np.int32)
+        assert library.create(ctypes.byref(handle), None) == abi.Code.OK
+        assert library.run(handle, None, (ctypes.c_void_p * 1)(y.ctypes.data)) == abi.Code.OK
+        assert y == 7
+        library.destroy(handle)
+        subprocess.run([tmp_path / place], cwd=tmp_path, check=True)
+        assert np.load(tmp_path / "y.npy") == 7
+    assert not list(tmp_path.glob("*.weights"))
+
+
+def test_failed_link_is_one_line(tmp_path: Path, compiler: list[str]) -> None:
+    """The entry function is missing from the module."""
+    text = "func.func @other() { return }"
+    model = emit.CompiledModel(text, Signature((), (), "cpu", "0", 0, 0), None, toolchain.Isa.host())
+    with pytest.raises(UsageError, match=r"^linking failed: .*undefined.*occamy_main.*$"):
+        emit.write_executable(model, tmp_path / "m")
+
+
 def test_weights_place() -> None:
     assert emit.check_weights_place("file") == "file"
     with pytest.raises(UsageError, match="weights cannot be kept as 'stream' on a CPU, only as: embed file"):
@@ -459,7 +527,7 @@ def test_too_large_to_embed(affine_model: Callable[..., emit.CompiledModel], tmp
     weights = tmp_path / "weights"
     with weights.open("wb") as file:
         file.truncate(2**31)  # sparse
-    signature = Signature(**{**vars(model.signature), "weights_bytes": 2**31})
+    signature = dataclasses.replace(model.signature, weights_bytes=2**31)
     large = emit.CompiledModel(model.mlir, signature, weights, model.isa)
     with pytest.raises(UsageError, match=re.escape(f"weights of {2**31} bytes are too large to embed")):
         emit.write_library(large, tmp_path / "m.so")

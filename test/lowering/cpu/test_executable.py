@@ -106,6 +106,7 @@ def test_help_and_signature(affine_programs: dict[str, Path], affine_model: Call
         (["x.npy", "b.npy", "c.npy"], "too many inputs: 'c.npy'"),
         (["--what"], "unknown option '--what'"),
         (["x.npy", "b.npy", "-o"], "-o needs a folder"),
+        (["x.npy", "b.npy", "-o", ""], "-o needs a folder"),
     ],
 )
 def test_bad_usage(arguments: list[str], message: str, affine_programs: dict[str, Path]) -> None:
@@ -205,6 +206,38 @@ def test_out_of_memory(
     done = run(tmp_path / "m", *inputs)
     assert done.returncode == 4
     assert done.stderr == f"occamy_create: out of memory for the pool of {2**56} bytes\n"
+
+
+def peak_resident_bytes(process: subprocess.Popen) -> int:
+    """Largest resident set of a running process so far."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert match is not None
+    return int(match[1]) << 10
+
+
+def test_memory_of_a_process(affine_programs: dict[str, Path], inputs: list[Path], tmp_path: Path) -> None:
+    """A program with a tiny model needs at most 1 MiB more than one that does nothing."""
+    os.mkfifo(tmp_path / "a_y.npy")
+    os.mkfifo(tmp_path / "n.npy")
+    program = [affine_programs["embed"], *inputs, "-o", tmp_path]
+    with (
+        subprocess.Popen(program, env=EMPTY) as process,
+        # The program has run the model when it opens its first output, and waits to open its second.
+        (tmp_path / "a_y.npy").open("rb") as output,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as idle,
+    ):
+        peak = peak_resident_bytes(process)
+        assert idle.stdin is not None
+        assert idle.stdout is not None
+        idle.stdin.write(b"x")
+        idle.stdin.flush()
+        idle.stdout.read(1)
+        assert peak < peak_resident_bytes(idle) + (1 << 20)
+        idle.stdin.close()
+        output.read()
+        (tmp_path / "n.npy").read_bytes()
+    assert process.returncode == 0
 
 
 def test_malformed_files_never_crash(

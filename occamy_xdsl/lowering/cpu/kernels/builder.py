@@ -137,11 +137,6 @@ def element_type(value: SSAValue) -> Attribute:
     return value.type.element_type if isa(value.type, VectorType) else value.type
 
 
-def lanes_of(value: SSAValue) -> int | None:
-    """Lanes of a rank-1 vector, or None for a scalar."""
-    return value.type.get_shape()[0] if isa(value.type, VectorType) else None
-
-
 class KernelBuilder:
     """
     Builds the function of one kernel.
@@ -349,7 +344,7 @@ class KernelBuilder:
         self, value: SSAValue, view: View, at: IndexLike, *, valid: IndexLike | None = None, stride: int = 1
     ) -> None:
         """Store a scalar, or the first `valid` lanes (all if None) of a vector `stride` elements apart."""
-        lanes = lanes_of(value)
+        lanes = vector_ops.lanes_of(value)
         position = self.value_of(at)
         if view.buffer.dtype == "i1":
             value = self.emit(vector_ops.ExtUIOp(value, vector_ops.retype(i8, value.type)))
@@ -380,7 +375,7 @@ class KernelBuilder:
 
     def splat(self, value: SSAValue, lanes: int | None) -> SSAValue:
         """A vector with the scalar in every lane; the scalar itself if `lanes` is None."""
-        if lanes is None or lanes_of(value) is not None:
+        if lanes is None or vector_ops.lanes_of(value) is not None:
             return value
         return self.emit(vector.BroadcastOp(value, VectorType(value.type, [lanes])))
 
@@ -393,6 +388,13 @@ class KernelBuilder:
         if not self.isa.fma or element_type(a) not in (f32, f64):
             return self.emit(arith.AddfOp(self.emit(arith.MulfOp(a, b)), c))
         return self.emit(math.FmaOp(a, b, c))
+
+    def apply(self, op: type[IRDLOperation], *operands: SSAValue) -> SSAValue:
+        """A function of the math dialect, by its vector form where `vector_math` has one."""
+        expansion = vector_math.EXPANSIONS.get(op.name)
+        if expansion is not None and all(element_type(operand) == f32 for operand in operands):
+            return expansion(self, *operands)
+        return self.emit(op(*operands))
 
     def convert(self, value: SSAValue, source: str, target: str) -> SSAValue:
         """
@@ -455,7 +457,7 @@ class KernelBuilder:
         If an argument is a vector, so is the work: all vector arguments have the same number of lanes,
         scalars are broadcast, and the functions of `vector_math` take the place of calls to libm.
         """
-        lanes = next((n for n in map(lanes_of, arguments) if n is not None), None)
+        lanes = next((n for n in map(vector_ops.lanes_of, arguments) if n is not None), None)
         values: dict[SSAValue, SSAValue] = {
             a: self.splat(b, lanes) for a, b in zip(block.args, arguments, strict=True)
         }
@@ -477,6 +479,14 @@ class KernelBuilder:
         expansion = vector_math.EXPANSIONS.get(op.name)
         if expansion is not None and all(element_type(operand) == f32 for operand in operands):
             return expansion(self, *operands)
+        if isinstance(op, math.PowFOp) and isinstance(constant := op.rhs.owner, arith.ConstantOp):
+            exponent = constant.value
+            assert isinstance(exponent, FloatAttr)
+            power = (
+                vector_math.power(self, operands[0], exponent.value.data) if op.result.type == f32 else None
+            )
+            if power is not None:
+                return power
         assert isinstance(op, IRDLOperation)
         form = vector_ops.VECTOR_FORMS.get(op.name, type(op))
         known = form.get_irdl_definition().properties

@@ -25,11 +25,17 @@ from xdsl.irdl import (
 from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
 
 
 def retype(scalar: Attribute, like: Attribute) -> Attribute:
     """`scalar` itself, or the vector of it with the shape of `like` if that is a vector."""
     return VectorType(scalar, like.shape) if isinstance(like, VectorType) else scalar
+
+
+def lanes_of(value: SSAValue) -> int | None:
+    """Lanes of a rank-1 vector, or None for a scalar."""
+    return value.type.get_shape()[0] if isa(value.type, VectorType) else None
 
 
 class _CompareOp(IRDLOperation):
