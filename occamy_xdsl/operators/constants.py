@@ -61,8 +61,9 @@ def range_(node: Node, emit: Emitter) -> SSAValue:
     start, limit, delta = bounds
     if delta == 0:
         node.reject("delta is 0")
-    steps = np.arange(max(ceil((limit - start) / delta), 0))
-    return emit.constant(np.asarray(start + steps * delta, type(start)), node.element())
+    count = max(ceil((limit - start) / delta), 0)
+    values: list[Any] = [start + i * delta for i in range(count)]
+    return emit.constant(np.array(values), node.element())
 
 
 @operator("EyeLike", since=9)
