@@ -14,13 +14,8 @@ from xdsl.dialects import vector
 from xdsl.dialects.builtin import DenseArrayBase, VectorType, i64
 from xdsl.ir import SSAValue
 
-from occamy_xdsl.lowering.cpu.kernels.builder import (
-    IndexLike,
-    KernelBuilder,
-    View,
-    element_type,
-    lanes_of,
-)
+from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder, View, element_type
+from occamy_xdsl.lowering.cpu.kernels.vector_ops import lanes_of
 
 Compute = Callable[[Sequence[SSAValue]], SSAValue]
 """From the elements of the inputs, scalars or vectors of equal length, to the element of the output."""
