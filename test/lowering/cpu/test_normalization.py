@@ -3,6 +3,7 @@
 import numpy as np
 
 from occamy_xdsl.lowering.cpu.kernels.layer_norm import LayerNorm
+from occamy_xdsl.lowering.cpu.kernels.lrn import Lrn
 from occamy_xdsl.lowering.cpu.kernels.softmax import Softmax
 from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, Buffer
 
@@ -115,3 +116,27 @@ def test_layer_norm(isa, run):
         for k, y, want in zip(kernels, got, wanted, strict=True):
             tolerance = 5e-3 if k.input.dtype == "f16" else 2e-5
             np.testing.assert_allclose(y, want, rtol=tolerance, atol=tolerance, err_msg=k.symbol)
+
+
+def lrn(x, size, alpha, beta, bias):
+    x = x.astype(np.float64)
+    total = np.zeros_like(x)
+    for c in range(x.shape[1]):
+        low, high = max(0, c - (size - 1) // 2), min(x.shape[1] - 1, c + size // 2)
+        total[:, c] = np.square(x[:, low : high + 1]).sum(axis=1)
+    return x / (bias + alpha / size * total) ** beta
+
+
+def test_lrn(isa, run):
+    layouts = [channels_last(2, n, 3, 4) for n in (3, 16, 19, 64, 101)]
+    layouts += [dense((2, 9, 5, 7)), dense((3, 40)), channels_last(1, 20, 3, 3, dtype="f64")]
+    layouts += [channels_last(1, 40, 3, 3, dtype="f16")]
+    calls = [
+        (Lrn(size, alpha, beta, bias, buffer, buffer), [sample(buffer)])
+        for buffer in layouts
+        for size, alpha, beta, bias in ((5, 1e-1, 0.75, 1.0), (4, 1e-1, 0.6, 2.0), (1, 0.5, 0.5, 1.0))
+    ]
+    for (k, (x,)), got in zip(calls, run(calls, isa), strict=True):
+        want = lrn(x, k.size, k.alpha, k.beta, k.bias)
+        tolerance = 2e-3 if k.input.dtype == "f16" else 2e-6
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance, err_msg=k.symbol)
