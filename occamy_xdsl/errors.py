@@ -15,6 +15,12 @@ class InvalidInputError(OccamyError):
     exit_code = 2
 
 
+class UsageError(OccamyError):
+    """An option, a file name or a combination of them cannot be honoured."""
+
+    exit_code = 2
+
+
 class UnsupportedModelError(OccamyError):
     """
     The model is refused.

@@ -206,8 +206,29 @@ def type_name(type: Attribute) -> str | None:
             return None
 
 
+def type_named(name: str) -> Attribute:
+    """The type that schemas spell `name`, of unknown shape; `onnx.Unknown` for maps and unknown names."""
+    head, _, inner = name.removesuffix(")").partition("(")
+    match head:
+        case "tensor" if inner in _ELEMENTS:
+            return UnrankedTensorType(_ELEMENTS[inner][1])
+        case "seq":
+            return SeqType(type_named(inner))
+        case "optional":
+            return OptType(type_named(inner))
+        case _:
+            return UnknownType()
+
+
+_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
+"""Attributes that hold the element type of the result, as in Cast."""
+
+_MAY_BE_UNKNOWN = (UnknownType, NoneType, SeqType, OptType, MapType, SparseTensorType)
+"""Types that satisfy every constraint where they have no name in schemas."""
+
+
 def _normalized(schema_type: str) -> str:
-    """One spelling for map types, which schemas write as `map(int64, float)` or `map(int64,tensor(float))`."""
+    """One spelling for maps, which schemas write as `map(int64, float)` or `map(int64,tensor(float))`."""
     if "map(" not in schema_type:
         return schema_type
     head, _, rest = schema_type.partition("map(")
@@ -222,11 +243,25 @@ def _normalized(schema_type: str) -> str:
 # ---- Attributes
 
 
+_KIND_NAMES = {
+    Kind.INT: "an i64",
+    Kind.INTS: "an i64 array",
+    Kind.FLOAT: "an f32",
+    Kind.FLOATS: "an array of f32",
+    Kind.STRING: "a string",
+    Kind.STRINGS: "an array of strings",
+    Kind.TENSOR: "a tensor",
+    Kind.SPARSE_TENSOR: "a sparse tensor",
+    Kind.TYPE_PROTO: "a type",
+    Kind.GRAPH: "a region",
+}
+
+
 def to_attribute(kind: Kind, value: Any) -> Attribute:
     """
     The attribute that holds `value` as an ONNX attribute of `kind`; an Attribute is returned as it is.
 
-    INT is an i64 IntegerAttr, INTS `array<i64: ..>`, FLOAT an f32 FloatAttr, FLOATS `array<f32: ..>`, STRING
+    INT is an i64 IntegerAttr, INTS `array<i64: ..>`, FLOAT an f32 FloatAttr, FLOATS an array of them, STRING
     a StringAttr (BytesAttr where it is no UTF-8), STRINGS an array of them. Tensors, types and sparse tensors
     must be given as attributes.
     """
@@ -239,7 +274,7 @@ def to_attribute(kind: Kind, value: Any) -> Attribute:
     if kind == Kind.FLOAT:
         return FloatAttr(float(value), f32)
     if kind == Kind.FLOATS:
-        return DenseArrayBase.from_list(f32, [float(item) for item in value])
+        return ArrayAttr([FloatAttr(float(item), f32) for item in value])
     if kind == Kind.STRING:
         return string_attr(value)
     if kind == Kind.STRINGS:
@@ -250,14 +285,14 @@ def to_attribute(kind: Kind, value: Any) -> Attribute:
 def from_attribute(attr: Attribute) -> Any:
     """int, float, str, bytes or a tuple of them; any other attribute (tensor, type) as it is."""
     match attr:
-        case IntegerAttr():
+        case IntegerAttr() | FloatAttr():
             return attr.value.data
-        case FloatAttr() | StringAttr() | BytesAttr():
-            return attr.data if not isinstance(attr, FloatAttr) else attr.value.data
+        case StringAttr() | BytesAttr():
+            return attr.data
         case DenseArrayBase():
-            return tuple(cast("DenseArrayBase[Any]", attr).get_values())
+            return cast("DenseArrayBase[Any]", attr).get_values()
         case ArrayAttr():
-            return tuple(from_attribute(item) for item in cast("ArrayAttr[Attribute]", attr))
+            return tuple(from_attribute(item) for item in attr.data)
         case _:
             return attr
 
@@ -270,18 +305,15 @@ def _is_of_kind(attr: Attribute, kind: Kind) -> bool:
             return isinstance(attr, FloatAttr) and cast("FloatAttr", attr).type == f32
         case Kind.INTS:
             return isinstance(attr, DenseArrayBase) and cast("DenseArrayBase[Any]", attr).elt_type == i64
-        case Kind.FLOATS:
-            return isinstance(attr, DenseArrayBase) and cast("DenseArrayBase[Any]", attr).elt_type == f32
         case Kind.STRING:
             return isinstance(attr, StringAttr | BytesAttr)
-        case Kind.STRINGS:
-            return isinstance(attr, ArrayAttr) and all(
-                isinstance(item, StringAttr | BytesAttr) for item in cast("ArrayAttr[Attribute]", attr)
-            )
+        case Kind.FLOATS | Kind.STRINGS:
+            item_kind = Kind.FLOAT if kind == Kind.FLOATS else Kind.STRING
+            items = cast("ArrayAttr[Attribute]", attr).data if isinstance(attr, ArrayAttr) else None
+            return items is not None and all(_is_of_kind(item, item_kind) for item in items)
         case Kind.TENSOR:
-            return isinstance(attr, DenseIntOrFPElementsAttr | WeightsRefAttr) or _is_of_kind(
-                attr, Kind.STRINGS
-            )
+            dense = isinstance(attr, DenseIntOrFPElementsAttr | WeightsRefAttr)
+            return dense or _is_of_kind(attr, Kind.STRINGS)
         case Kind.SPARSE_TENSOR:
             return isinstance(attr, SparseAttr)
         case Kind.TYPE_PROTO:
@@ -493,6 +525,37 @@ class OnnxOp(_Op):
             regions=regions,
         )
 
+    @classmethod
+    def result_types_of(
+        cls, operands: Sequence[SSAValue], properties: Mapping[str, Attribute], count: int
+    ) -> list[Attribute]:
+        """
+        The types of `count` results as far as schema, operand types and type attributes tell them.
+
+        Shapes are unknown; `onnx.Unknown` where the element type depends on something else.
+        """
+        inputs, outputs = cls.schema.inputs, cls.schema.outputs
+        variables = dict[str, str]()
+        for index, operand in enumerate(operands):
+            formal = inputs[min(index, len(inputs) - 1)]
+            if formal.is_homogeneous and (name := type_name(operand.type)):
+                variables.setdefault(formal.type_str, name)
+        stated = next((p for key in _TYPE_ATTRIBUTES if (p := properties.get(key)) is not None), None)
+        types = list[Attribute]()
+        for index in range(count):
+            formal = outputs[min(index, len(outputs) - 1)]
+            allowed = formal.types
+            if not formal.is_homogeneous:
+                types.append(UnknownType())
+            elif len(allowed) == 1:
+                types.append(type_named(next(iter(allowed))))
+            elif formal.type_str not in variables and isinstance(stated, IntegerAttr):
+                tensor = f"tensor({_NAMES.get(_BY_NUMBER.get(stated.value.data, UnknownType()))})"
+                types.append(type_named(tensor if tensor in allowed else f"seq({tensor})"))
+            else:
+                types.append(type_named(variables.get(formal.type_str, "")))
+        return types
+
     # ---- Access by formal name
 
     def attr(self, name: str, default: Any = None) -> Any:
@@ -570,7 +633,9 @@ class OnnxOp(_Op):
             if name not in known:
                 raise VerifyException(f"'{self.name}' op has no attribute '{name}' (C4)")
             if not _is_of_kind(value, kind := known[name].type):
-                raise VerifyException(f"'{self.name}' op attribute '{name}' is {kind.name}, got {value} (C5)")
+                raise VerifyException(
+                    f"'{self.name}' op attribute '{name}' is {_KIND_NAMES[kind]}, got {value} (C5)"
+                )
         for name, attribute in known.items():
             if attribute.required and name not in self.properties and name not in self.region_names:
                 raise VerifyException(f"'{self.name}' op needs attribute '{name}' (C6)")
@@ -658,24 +723,34 @@ def _widens(new: OpSchema, old: OpSchema) -> bool:
     )
 
 
+_RANDOM = (
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
+"""Operators whose equal calls give different results (OpSchema.node_determinism says so of others, too)."""
+
+_PURE, _RECURSIVE, _IMPURE = traits_def(Pure()), traits_def(RecursiveMemoryEffect()), traits_def()
+
+
 def _make_class(name: str, schema: OpSchema) -> type[OnnxOp]:
     attributes = schema.attributes
     graphs = [key for key, attribute in attributes.items() if attribute.type == Kind.GRAPH]
     body = {
         "name": f"onnx.{name}",
-        "__doc__": f"ONNX operator {schema.domain or 'ai.onnx'}.{schema.name} since version {schema.since_version}.",
+        "__doc__": f"Operator {schema.name} of {schema.domain or 'ai.onnx'}, version {schema.since_version}.",
         "__module__": __name__,
         "schema": schema,
         "since_version": schema.since_version,
         "region_names": tuple(sorted(graphs, reverse=True)),
         "_operand_index": {p.name: i for i, p in enumerate(schema.inputs)},
         "_result_index": {p.name: i for i, p in enumerate(schema.outputs)},
-        "traits": _RANDOM if schema.non_deterministic else _REGIONS if graphs else _PURE,
+        "traits": _IMPURE if schema.name in _RANDOM else _RECURSIVE if graphs else _PURE,
     }
     return type(f"{name}Op", (OnnxOp,), body)
-
-
-_PURE, _REGIONS, _RANDOM = traits_def(Pure()), traits_def(RecursiveMemoryEffect()), traits_def()
 
 
 def _make_classes() -> tuple[dict[str, type[OnnxOp]], dict[tuple[str, str], list[tuple[int, type[OnnxOp]]]]]:

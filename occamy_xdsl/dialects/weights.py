@@ -7,6 +7,7 @@ The text holds the key only; the Python object holds a lazily loaded or lazily d
 from __future__ import annotations
 
 import json
+import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
@@ -58,6 +59,9 @@ MAX_INLINE_INTEGERS = 64
 
 MAX_INLINE_OTHERS = 8
 """Elements up to which any other tensor is written into the IR: such tensors are scalars and scales."""
+
+_SPELLED = re.compile(r"(splat|literal)\(([0-9a-f]*):(\w+):([\dx]*)\)")
+"""Keys that hold their values: kind, bytes, numpy type, dimensions."""
 
 _LONGEST_KEY = 96
 """Characters; a longer derived key keeps its label and becomes a hash."""
@@ -169,6 +173,31 @@ class Weights:
         return weights
 
     @staticmethod
+    def literal(array: Array) -> Weights:
+        """A small tensor whose key spells its bytes, so that text alone restores it."""
+        if array.size and (array.tobytes() == array.ravel()[:1].tobytes() * array.size):
+            return Weights.splat(array.ravel()[0], array.dtype, array.shape)
+        dims = "x".join(map(str, array.shape))
+        return Weights(
+            f"literal({array.tobytes().hex()}:{array.dtype.name}:{dims})",
+            array.dtype,
+            array.shape,
+            lambda: array,
+        )
+
+    @staticmethod
+    def named(key: str) -> Weights:
+        """The weights of a key found in text: with data where the key spells it, else without."""
+        if not (match := _SPELLED.fullmatch(key)):
+            return Weights(key)
+        kind, bits, name, dims = cast("tuple[str, str, str, str]", match.groups())
+        shape = tuple(map(int, dims.split("x"))) if dims else ()
+        values = np.frombuffer(bytes.fromhex(bits), dtype_named(name))
+        if kind == "splat":
+            return Weights.splat(values[0], values.dtype, shape)
+        return Weights.literal(values.reshape(shape))
+
+    @staticmethod
     def of(array: Array, key: str) -> Weights:
         """Weights that keep `array` alive: for values that exist nowhere else."""
         return Weights(key, array.dtype, array.shape, lambda: array)
@@ -242,7 +271,11 @@ class WeightsRefAttr(Data[Weights]):
     def parse_parameter(cls, parser: AttrParser) -> Weights:
         """The key; its data is attached later, see `WeightsFile.attach`."""
         with parser.in_angle_brackets():
-            return Weights(parser.parse_str_literal("key of the weights"))
+            key = parser.parse_str_literal("key of the weights")
+            try:
+                return Weights.named(key)
+            except (AttributeError, ValueError, IndexError):
+                parser.raise_error(f"weights key does not spell a tensor: {key}")
 
     def print_parameter(self, printer: Printer) -> None:
         """The key alone."""
@@ -257,12 +290,12 @@ def _written_by_value(element: Attribute) -> bool:
 
 def dense_attr(array: Array) -> DenseIntOrFPElementsAttr:
     """`array` written out as an inline `dense<...>` of tensor type. Raises KeyError for an unknown dtype."""
-    element = cast("IntegerType | AnyFloat", element_type(array.dtype))
-    type = TensorType(element, array.shape)
+    element = element_type(array.dtype)
+    type = cast("TensorType[Any]", TensorType(element, array.shape))
     if _written_by_value(element):
         as_python = int if isinstance(element, IntegerType) else float
-        values = [as_python(value) for value in array.ravel()]
-        return DenseIntOrFPElementsAttr.from_list(cast("TensorType[IntegerType]", type), values)
+        values: list[Any] = [as_python(value) for value in array.ravel()]
+        return DenseIntOrFPElementsAttr[Any].from_list(type, values)
     return DenseIntOrFPElementsAttr(type, BytesAttr(np.ascontiguousarray(array).tobytes()))
 
 
@@ -277,9 +310,14 @@ def dense_or_ref(array: Array | Weights, key: str = "") -> Attribute:
     if array.dtype.kind == "O":
         values = array.array() if isinstance(array, Weights) else array
         return ArrayAttr([string_attr(value) for value in values.ravel().tolist()])
-    if prod(array.shape) <= limit:
-        return dense_attr(array.array() if isinstance(array, Weights) else array)
-    return WeightsRefAttr(array if isinstance(array, Weights) else Weights.of(array, key))
+    if prod(array.shape) > limit:
+        return WeightsRefAttr(array if isinstance(array, Weights) else Weights.of(array, key))
+    values = array.array() if isinstance(array, Weights) else array
+    dense = dense_attr(values)
+    # xDSL prints NaN, infinities and some large floats in hexadecimal, which it parses as integers
+    if array.dtype.kind not in "biu" and "0x" in str(dense):
+        return WeightsRefAttr(Weights.literal(values))
+    return dense
 
 
 def string_attr(value: str | bytes) -> Attribute:
@@ -299,6 +337,7 @@ def to_array(attr: Attribute, type: Attribute) -> Array:
     Raises InvalidInputError where the data of a reference is not loaded, or contradicts `type`.
     """
     assert isinstance(type, TensorType | MemRefType), f"a constant has a ranked type, got {type}"
+    type = cast("TensorType[Attribute] | MemRefType[Attribute]", type)
     if isinstance(attr, WeightsRefAttr):
         array, dtype = attr.data.array(), numpy_dtype(type.element_type)
         if array.shape != type.get_shape() or array.dtype != dtype:
@@ -308,7 +347,8 @@ def to_array(attr: Attribute, type: Attribute) -> Array:
             )
         return array
     if isinstance(attr, ArrayAttr):
-        strings = [cast("StringAttr | BytesAttr", item).data for item in attr.data]
+        items = cast("ArrayAttr[StringAttr | BytesAttr]", attr).data
+        strings = [item.data for item in items]
         return np.array(strings, object).reshape(type.get_shape())
     assert isinstance(attr, DenseIntOrFPElementsAttr)
     dense = cast("DenseIntOrFPElementsAttr[IntegerType | AnyFloat]", attr)
@@ -389,7 +429,7 @@ class WeightsFile:
 
     @staticmethod
     def _read(path: Path, file: BinaryIO) -> dict[str, Weights]:
-        names = {name: dtype for dtype, name in WeightsFile._NAMES.items()}
+        names: dict[str, str] = {name: dtype for dtype, name in WeightsFile._NAMES.items()}
         length = int.from_bytes(file.read(8), "little")
         size = path.stat().st_size
         if length > size - 8:
@@ -398,7 +438,8 @@ class WeightsFile:
         for key, entry in json.loads(file.read(length)).items():
             if key == "__metadata__":
                 continue
-            dtype = dtype_named(names.get(entry["dtype"], entry["dtype"]))
+            name: str = entry["dtype"]
+            dtype = dtype_named(names.get(name, name))
             shape, (begin, end) = tuple(map(int, entry["shape"])), entry["data_offsets"]
             if not 0 <= begin <= end <= size - 8 - length or end - begin != prod(shape) * dtype.itemsize:
                 raise ValueError

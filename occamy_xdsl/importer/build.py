@@ -37,11 +37,15 @@ from occamy_xdsl.dialects import onnx as dialect
 from occamy_xdsl.dialects.onnx import Kind
 from occamy_xdsl.dialects.weights import dense_or_ref
 from occamy_xdsl.errors import InvalidInputError, InvalidModelError, UnsupportedModelError
-from occamy_xdsl.importer.source import read
+from occamy_xdsl.importer.source import LARGE, read
 from occamy_xdsl.importer.tensors import TensorReader
 
 OLDEST_OPSET = 7
-"""The oldest version of ai.onnx accepted: broadcasting and batch normalisation changed their meaning in it."""
+"""
+The oldest version of ai.onnx whose operators are all accepted: broadcasting changed its meaning in it.
+
+Of models of an older opset those are accepted whose operators have not changed since.
+"""
 
 Subgraph = tuple[str, GraphProto]
 
@@ -104,15 +108,12 @@ def _opsets(proto: ModelProto, file: str) -> dict[str, int]:
             raise InvalidModelError(
                 f"domain '{entry.domain or 'ai.onnx'}' is imported in two versions", file=file
             )
-    newest = onnx.defs.onnx_opset_version()
-    version = opsets.get("")
+    newest, version = onnx.defs.onnx_opset_version(), opsets.get("")
     if version is None and any(not _domain(node.domain) for node in proto.graph.node):
         raise InvalidModelError("no opset of ai.onnx is imported", file=file)
-    if version is not None and not OLDEST_OPSET <= version <= newest:
+    if version is not None and not 1 <= version <= newest:
         raise UnsupportedModelError(
-            f"ai.onnx opset {version} is not supported; supported are {OLDEST_OPSET} to {newest}: convert the "
-            "model with onnx.version_converter",
-            file=file,
+            f"ai.onnx opset {version} is not supported, {OLDEST_OPSET} to {newest} are", file=file
         )
     return opsets
 
@@ -123,6 +124,10 @@ def _subgraphs(node: NodeProto) -> list[Subgraph]:
 
 def _node_name(node: NodeProto, index: int) -> str:
     return node.name or f"{node.op_type}_{index}"
+
+
+def _fault(node: NodeProto, index: int, fact: str, file: str) -> InvalidModelError:
+    return InvalidModelError(nodes=[(_node_name(node, index), node.op_type, fact)], file=file)
 
 
 def _walk(graph: GraphProto) -> Iterator[tuple[int, NodeProto]]:
@@ -137,11 +142,13 @@ def _refuse_unknown_operators(graph: GraphProto, opsets: Mapping[str, int], file
     for index, node in _walk(graph):
         domain = _domain(node.domain)
         version = opsets.get(domain)
-        if version is not None and dialect.find_op(domain, node.op_type, version):
-            continue
         first, shown = dialect.first_version(domain, node.op_type), domain or "ai.onnx"
         if version is None:
             reason = f"domain '{shown}' is not imported by the model"
+        elif found := dialect.find_op(domain, node.op_type, version):
+            if domain or version >= OLDEST_OPSET or found is dialect.find_op("", node.op_type, OLDEST_OPSET):
+                continue
+            reason = f"has another meaning in opset {version}; opsets from {OLDEST_OPSET} are supported"
         elif first is None:
             reason = f"no such operator in domain '{shown}'" + (f" (opset {version})" if not domain else "")
         elif first > version:
@@ -176,10 +183,7 @@ def _order(graph: GraphProto, outer: frozenset[str], file: str) -> list[int]:
         names = _reads(node)
         missing = sorted(names - visible)
         if missing:
-            raise InvalidModelError(
-                nodes=[(_node_name(node, index), node.op_type, f"value '{missing[0]}' is defined nowhere")],
-                file=file,
-            )
+            raise _fault(node, index, f"value '{missing[0]}' is defined nowhere", file)
         needs.append(sorted({producer[name] for name in names if name in producer}))
     if all(need < index for index, of in enumerate(needs) for need in of):
         return list(range(len(graph.node)))
@@ -234,7 +238,7 @@ def _infer(proto: ModelProto, order: Sequence[int]) -> GraphProto:
     for tensor in graph.initializer:
         light.graph.initializer.append(
             tensor
-            if len(tensor.raw_data) < 64
+            if len(tensor.raw_data) <= LARGE
             else TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         )
     try:
@@ -290,8 +294,9 @@ class _Binding:
                     f"input '{name}': dimension {index} is {dim.dim_value} in the model, got {size}"
                 )
             if dim.dim_param and self.dims.setdefault(dim.dim_param, size) != size:
+                bound = self.dims[dim.dim_param]
                 raise InvalidInputError(
-                    f"input '{name}': dimension '{dim.dim_param}' is {self.dims[dim.dim_param]} elsewhere, got {size}"
+                    f"input '{name}': dimension '{dim.dim_param}' is {bound} elsewhere, got {size}"
                 )
 
     def dim(self, dim: Any) -> int:
@@ -352,11 +357,13 @@ class _Importer:
             case _:
                 return dialect.UnknownType()
 
-    def value_type(self, name: str, scope: _Scope) -> Attribute:
-        """The declared type of a node's output, else its inferred element type with unknown shape."""
+    def value_type(self, name: str, scope: _Scope, from_schema: Attribute) -> Attribute:
+        """The declared type of a node's output, else with unknown shape the one that its schema tells."""
         if not name:
             return NoneType()
-        type = self.type(scope.types[name]) if name in scope.types else dialect.UnknownType()
+        type = self.type(scope.types[name]) if name in scope.types else from_schema
+        if isinstance(type, dialect.UnknownType):
+            type = from_schema
         if isinstance(type, dialect.UnknownType) and name in scope.inferred:
             return self.type(scope.inferred[name], with_shape=False)
         return type
@@ -440,7 +447,7 @@ class _Importer:
         if name in scope.values:
             raise InvalidModelError(f"value '{name}' is defined twice", file=self.file)
         scope.values[name] = value
-        hint = re.sub(r"[^\w$.-]", "_", name, flags=re.ASCII).strip("_")
+        hint = re.sub(r"(_+\d+)*_*$", "", re.sub(r"[^\w$.-]", "_", name, flags=re.ASCII))
         value.name_hint = hint if SSAValue.is_valid_name(hint) else None
 
     def lookup(self, name: str, scope: _Scope) -> SSAValue | None:
@@ -471,12 +478,21 @@ class _Importer:
         values = self.tensors.attribute(tensor.values, key + ".values")
         return dialect.SparseAttr(values, self.tensors.attribute(tensor.indices, key + ".indices"), dense)
 
-    def region(self, graph: GraphProto, inferred: GraphProto, prefix: str, outer: _Scope) -> Region:
-        """The region of a subgraph, which sees the values around it."""
+    def region(
+        self,
+        graph: GraphProto,
+        inferred: GraphProto,
+        prefix: str,
+        outer: _Scope,
+        argument_types: Sequence[Attribute],
+    ) -> Region:
+        """The region of a subgraph; `argument_types` are for inputs whose type the subgraph leaves out."""
         block = Block()
         scope = self.scope(graph, inferred, block, prefix, outer)
-        for value in graph.input:
+        for index, value in enumerate(graph.input):
             type = self.type(value.type)
+            if isinstance(type, dialect.UnknownType) and index < len(argument_types):
+                type = argument_types[index]
             self.define(value.name, block.insert_arg(type, len(block.args)), scope)
         visible = set[str]()
         at: _Scope | None = outer
@@ -489,7 +505,7 @@ class _Importer:
         for value in graph.output:
             if value.name not in scope.values and value.name not in scope.constants:
                 raise InvalidModelError(
-                    f"{prefix.rstrip('/')}: output '{value.name}' is computed outside of the subgraph; put an "
+                    f"subgraph '{prefix.rstrip('/')}': output '{value.name}' is computed outside of it; put an "
                     "Identity node in between",
                     file=self.file,
                 )
@@ -535,7 +551,7 @@ class _Importer:
         outputs = list(node.output)
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
-        properties, regions = self.attributes(node, inferred, name, scope)
+        properties, regions = self.attributes(node, inferred, name, scope, operands)
         domain = _domain(node.domain)
         version = self.opsets.get(domain)
         cls = dialect.find_op(domain, node.op_type, version) if version is not None else None
@@ -544,7 +560,12 @@ class _Importer:
             if op is not None:
                 op.location = location
                 return op
-        result_types = [self.value_type(output, scope) for output in outputs]
+        types = [dialect.UnknownType()] * len(outputs)
+        if cls is not None:
+            types = cls.result_types_of(operands, properties, len(outputs))
+        result_types = [
+            self.value_type(output, scope, type) for output, type in zip(outputs, types, strict=True)
+        ]
         if cls is None:
             properties |= {"domain_name": StringAttr(domain), "function_name": StringAttr(node.op_type)}
             if regions:
@@ -592,7 +613,7 @@ class _Importer:
         )
 
     def attributes(
-        self, node: NodeProto, inferred: NodeProto, name: str, scope: _Scope
+        self, node: NodeProto, inferred: NodeProto, name: str, scope: _Scope, operands: Sequence[SSAValue]
     ) -> tuple[dict[str, Attribute], dict[str, Region]]:
         """The attributes of a node by name, and the regions of its graph attributes by name."""
         found, regions = dict[str, Attribute](), dict[str, Region]()
@@ -605,7 +626,8 @@ class _Importer:
             match proto.type:
                 case AttributeProto.GRAPH:
                     prefix = f"{scope.prefix}{name}/{proto.name}/"
-                    regions[proto.name] = self.region(proto.g, inferred_proto.g, prefix, scope)
+                    given = _body_types(node, operands)
+                    regions[proto.name] = self.region(proto.g, inferred_proto.g, prefix, scope, given)
                 case AttributeProto.TENSOR:
                     found[proto.name] = self.tensors.attribute(proto.t, key)
                 case AttributeProto.SPARSE_TENSOR:
@@ -644,14 +666,25 @@ _CONSTANT_KINDS: dict[str, tuple[int, Any, int]] = {
 """Constant's attributes that are no tensors: their kind, and the numpy and ONNX type of the tensor meant."""
 
 
+def _body_types(node: NodeProto, operands: Sequence[SSAValue]) -> list[Attribute]:
+    """What Loop and Scan pass to their bodies, by element type; empty for other operators."""
+    of_operands = [dialect.type_named(dialect.type_name(operand.type) or "") for operand in operands]
+    if node.op_type == "Loop":
+        return [dialect.type_named("tensor(int64)"), dialect.type_named("tensor(bool)"), *of_operands[2:]]
+    return of_operands if node.op_type == "Scan" else []
+
+
 def _compatible(a: Attribute, b: Attribute) -> bool:
     """Whether two declared types may be of one value: equal where both are known."""
-    if isinstance(a, TensorType) and isinstance(b, TensorType):
-        shapes = a.get_shape(), b.get_shape()
-        return a.element_type == b.element_type and (
-            len(shapes[0]) == len(shapes[1])
-            and all(x == y or DYNAMIC_INDEX in (x, y) for x, y in zip(*shapes, strict=True))
-        )
-    if isinstance(a, TensorType | UnrankedTensorType) and isinstance(b, TensorType | UnrankedTensorType):
-        return cast("TensorType[Attribute]", a).element_type == cast("TensorType[Attribute]", b).element_type
-    return True
+    if not isinstance(a, TensorType | UnrankedTensorType) or not isinstance(
+        b, TensorType | UnrankedTensorType
+    ):
+        return True
+    if cast("TensorType[Attribute]", a).element_type != cast("TensorType[Attribute]", b).element_type:
+        return False
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return True
+    pairs = list(zip(a.get_shape(), b.get_shape(), strict=False))
+    return len(a.get_shape()) == len(b.get_shape()) and all(
+        x == y or DYNAMIC_INDEX in (x, y) for x, y in pairs
+    )

@@ -34,7 +34,7 @@ _CHILDREN: dict[str, dict[int, str]] = {
     "sparse_tensor": {1: "tensor", 2: "tensor"},
     "tensor": {9: "raw_data"},
 }
-"""The fields of onnx.proto on the way from a model to raw tensor data: message, field number, what it holds."""
+"""The fields of onnx.proto on the way from a model to raw data: message, field number, what it holds."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +91,19 @@ def _parse(data: memoryview, label: str) -> ModelProto:
 
 def _copy_small(data: memoryview, message: str, position: int, end: int, out: bytearray) -> None:
     """Appends to `out` the message at [position, end) with each large `raw_data` replaced by its place."""
-    children = _CHILDREN[message]
+    children, marks = _CHILDREN[message], b""
     for number, payload, start, stop in _fields(data, position, end):
         child = children.get(number)
         if child is None or stop - payload <= LARGE:
             out += data[start:stop]
         elif child == "raw_data":
             entry = _field(1, IN_MODEL.encode()) + _field(2, f"{payload},{stop - payload}".encode())
-            out += _varint(14 << 3) + _varint(1) + _field(13, entry)
+            marks = _varint(14 << 3) + _varint(1) + _field(13, entry)
         else:
             inner = bytearray()
             _copy_small(data, child, payload, stop, inner)
             out += _field(number, inner)
+    out += marks  # last, since the last of two values of one field counts
 
 
 def _fields(data: memoryview, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:

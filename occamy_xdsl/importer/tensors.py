@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx.numpy_helper
@@ -26,7 +26,7 @@ _TYPED_FIELD = {
     "string": "string_data",
     **dict.fromkeys(("uint32", "uint64"), "uint64_data"),
 }
-"""The field of TensorProto that holds a type's values where `raw_data` does not; `int32_data` for the rest."""
+"""TensorProto's field for a type's values where `raw_data` does not hold them; `int32_data` for the rest."""
 
 
 class TensorReader:
@@ -61,10 +61,10 @@ class TensorReader:
 
         def load() -> NDArray[Any]:
             if raw is None:
-                return cast("NDArray[Any]", onnx.numpy_helper.to_array(tensor)).reshape(shape)
+                return onnx.numpy_helper.to_array(tensor).reshape(shape)
             if packed:
                 filled = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=bytes(raw()))
-                return cast("NDArray[Any]", onnx.numpy_helper.to_array(filled))
+                return onnx.numpy_helper.to_array(filled)
             return np.frombuffer(raw(), dtype, count).reshape(shape)
 
         raw = self._bytes(tensor, size)
@@ -107,7 +107,8 @@ class TensorReader:
             raise self._refused(
                 tensor, f"{length} bytes of external data in '{location}', its type needs {size}"
             )
-        if offset < 0 or offset + size > (available := path.stat().st_size):
+        available = path.stat().st_size
+        if offset < 0 or offset + size > available:
             raise self._refused(
                 tensor,
                 f"external data file '{location}' is too short: bytes {offset} to {offset + size} wanted, "

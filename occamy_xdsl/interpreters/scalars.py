@@ -37,8 +37,12 @@ def _truncated_remainder(a: Array, b: Array) -> Array:
     return (a - _truncated_divide(a, b) * b).astype(a.dtype)
 
 
-def _power(a: Array, b: Array) -> Array:
-    return np.power(a, b)
+def _reciprocal_root(a: Array) -> Array:
+    return 1 / np.sqrt(a)
+
+
+def _multiply_add(a: Array, b: Array, c: Array) -> Array:
+    return a * b + c
 
 
 def _erf(a: Array) -> Array:
@@ -56,7 +60,6 @@ _UFUNCS: dict[type[Operation], Callable[..., Array]] = {
     arith.SubfOp: np.subtract,
     arith.MulfOp: np.multiply,
     arith.DivfOp: np.divide,
-    arith.RemFOp: np.fmod,
     arith.NegfOp: np.negative,
     arith.MaximumfOp: np.maximum,
     arith.MinimumfOp: np.minimum,
@@ -95,9 +98,9 @@ _UFUNCS: dict[type[Operation], Callable[..., Array]] = {
     math.Log10Op: np.log10,
     math.Log1pOp: np.log1p,
     math.SqrtOp: np.sqrt,
-    math.RsqrtOp: lambda a: 1 / np.sqrt(a),
+    math.RsqrtOp: _reciprocal_root,
     math.CbrtOp: np.cbrt,
-    math.PowFOp: _power,
+    math.PowFOp: np.power,
     math.ErfOp: _erf,
     math.SinOp: np.sin,
     math.CosOp: np.cos,
@@ -113,7 +116,7 @@ _UFUNCS: dict[type[Operation], Callable[..., Array]] = {
     math.AcoshOp: np.arccosh,
     math.AtanhOp: np.arctanh,
     math.CopySignOp: np.copysign,
-    math.FmaOp: lambda a, b, c: a * b + c,
+    math.FmaOp: _multiply_add,
 }
 
 _CONVERSIONS: dict[type[Operation], bool] = {

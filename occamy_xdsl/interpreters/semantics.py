@@ -289,21 +289,18 @@ def _resize(op: dnn.ResizeOp, groups: Groups) -> tuple[Array, ...]:
         if size == x.shape[axis] and scale == 1:
             continue
         indices, weights = resize_taps(
+            op.mode.data,
+            op.coordinate_transformation_mode.data,
+            op.nearest_mode.data,
+            _number(op.cubic_coeff_a),
+            bool(op.exclude_outside.value.data),
+            scale,
             x.shape[axis],
             size,
-            scale,
-            mode=op.mode.data,
-            coordinate_transformation_mode=op.coordinate_transformation_mode.data,
-            nearest_mode=op.nearest_mode.data,
-            cubic_coeff_a=_number(op.cubic_coeff_a),
-            exclude_outside=bool(op.exclude_outside.value.data),
         )
         taps = np.take(out, indices, axis=axis)
-        if op.mode.data == "nearest":
-            out = taps.reshape(*out.shape[:axis], size, *out.shape[axis + 1 :])
-        else:
-            spread = weights.reshape(*weights.shape, *(1,) * (out.ndim - axis - 1))
-            out = (taps * spread).sum(axis=axis + 1)
+        spread = weights.reshape(*weights.shape, *(1,) * (out.ndim - axis - 1))
+        out = (taps * spread).sum(axis=axis + 1)
     return (out,)
 
 

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.interpreter import Interpreter, InterpreterFunctions, OpImpl, OpImplResult, PythonValues
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    OpImpl,
+    OpImplResult,
+    PythonValues,
+    register_impls,
+)
 from xdsl.interpreters.func import FuncFunctions
 from xdsl.ir import Operation
 
@@ -32,6 +39,7 @@ def _run_constant(
     return OpImplResult((to_array(op.value, op.output.type),), None)
 
 
+@register_impls
 class DnnFunctions(InterpreterFunctions):
     """Implementations of all `dnn` value-form ops for an `xdsl.interpreter.Interpreter`."""
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -221,11 +221,17 @@ def _target_machine(isa: Isa, level: int, *, jit: bool) -> _llvm.TargetMachine:
     )
 
 
-def optimize(llvm_ir: str, isa: Isa, level: int = 2) -> _llvm.ModuleRef:
-    """The verified module of `llvm_ir`, optimised for `isa` at `level` 0 to 3; raises ToolError."""
+def optimize(llvm_ir: str, isa: Isa, level: int = 2, *, others: Sequence[str] = ()) -> _llvm.ModuleRef:
+    """
+    The verified module of `llvm_ir`, linked with the modules `others`, optimised for `isa` at `level` 0 to 3.
+
+    Raises ToolError.
+    """
     _initialise_llvm()
     try:
         module = llvm.parse_assembly(llvm_ir)
+        for other in others:
+            module.link_in(llvm.parse_assembly(other))
         module.verify()
     except RuntimeError as error:
         raise ToolError("llvm", str(error), _keep("llvm", [], llvm_ir)) from None

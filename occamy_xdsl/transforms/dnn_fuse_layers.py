@@ -11,8 +11,8 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
-from xdsl.irdl import IRDLOperation
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, dense_or_ref, numpy_dtype, to_array
@@ -121,7 +121,7 @@ def fuse_into_consumer(op: dnn.ElementwiseOp) -> bool:
     merged = dnn.ElementwiseOp(operands, user.results[0].type, Region(block))
     merged.location = user.location
     replace(user, merged)
-    op.erase()
+    Rewriter.erase_op(op)
     return True
 
 
@@ -132,7 +132,7 @@ def replace(op: Operation, new: Operation) -> None:
     for old, value in zip(op.results, new.results, strict=True):
         value.name_hint = old.name_hint
         old.replace_all_uses_with(value)
-    op.erase()
+    Rewriter.erase_op(op)
 
 
 def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
@@ -170,43 +170,11 @@ def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
         return False
     outer = [element if v is result else argument[v] for v in op.ins]
     block.add_op(dnn.YieldOp(*clone_body(op.body.block, block, outer)))
-    fused = rebuild(producer, extras=extras, epilogue=Region(block), result=op.results[0].type)
-    fused.location = producer.location
+    fused = producer.rebuilt(groups={"extras": extras}, results=[op.results[0].type], regions=[Region(block)])
     # The fused op stands where the elementwise op stood: there all its operands are defined.
     replace(op, fused)
-    producer.erase()
+    Rewriter.erase_op(producer)
     return True
-
-
-def rebuild(
-    op: dnn.FusableOp,
-    *,
-    extras: Sequence[SSAValue],
-    epilogue: Region | None,
-    result: Any,
-    **groups: SSAValue | None,
-) -> dnn.FusableOp:
-    """A copy of a value-form op with other extras, epilogue and result type; `groups` replaces operands."""
-    operands = list[Sequence[SSAValue]]()
-    for name in op.group_names:
-        if name == "extras":
-            operands.append(extras)
-        elif name in groups:
-            value = groups[name]
-            operands.append([] if value is None else [value])
-        else:
-            operands.append(op.group(name))
-    cls = cast(type[IRDLOperation], type(op))
-    built = cls.build(
-        operands=operands,
-        properties={k: v for k, v in op.properties.items() if k != "operandSegmentSizes"},
-        attributes=dict(op.attributes),
-        result_types=[[result]],
-        regions=[[epilogue] if epilogue is not None else []],
-    )
-    assert isinstance(built, dnn.FusableOp)
-    built.location = op.location
-    return built
 
 
 def constant_of(value: SSAValue) -> dnn.ConstantOp | None:
@@ -281,15 +249,18 @@ def fold_affine(op: FoldsAffine) -> FoldsAffine | None:
     for inner in block.ops:
         if inner is not first:
             rest.add_op(inner.clone(value_mapper=mapping))
-    groups = {"b" if isinstance(op, dnn.MatmulOp) else "filter": folded_filter, "bias": bias}
     extras = list(op.extras)
     for argument in reversed(rest.args[1:]):
         if argument.first_use is None:
             del extras[argument.index - 1]
             rest.erase_arg(argument)
     is_identity = isinstance(last := rest.first_op, dnn.YieldOp) and last.values[0] is rest.args[0]
-    epilogue = None if is_identity else Region(rest)
-    folded = rebuild(op, extras=extras, epilogue=epilogue, result=op.results[0].type, **groups)
+    groups = {
+        "b" if isinstance(op, dnn.MatmulOp) else "filter": [folded_filter],
+        "bias": [] if bias is None else [bias],
+        "extras": extras,
+    }
+    folded = op.rebuilt(groups=groups, regions=[] if is_identity else [Region(rest)])
     replace(op, folded)
     return cast(FoldsAffine, folded)
 
@@ -370,5 +341,5 @@ def fold_padding(op: dnn.PadOp) -> bool:
     pads = dnn.ints(user.pads)
     op.results[0].replace_all_uses_with(op.input)
     user.properties["pads"] = dnn.i64_array(a + b for a, b in zip(pads, (*low[2:], *high[2:]), strict=True))
-    op.erase()
+    Rewriter.erase_op(op)
     return True

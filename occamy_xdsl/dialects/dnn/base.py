@@ -1,6 +1,6 @@
 """What all `dnn` ops share: the two forms, their checks, effects and the custom assembly."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
 from typing import Any, TypeAlias, cast
@@ -229,6 +229,31 @@ class KernelOp(IRDLOperation):
     @property
     def is_buffer_form(self) -> bool:
         return bool(self.outs)
+
+    def rebuilt(
+        self,
+        *,
+        groups: Mapping[str, Sequence[SSAValue]],
+        results: Sequence[Attribute] | None = None,
+        regions: Sequence[Region] | None = None,
+    ) -> "KernelOp":
+        """
+        A new op like this one, with some operand groups and, where given, other result types and regions.
+
+        Without `regions` the new op takes this op's own, which is left without them.
+        """
+        operands = [groups.get(name, self.group(name)) for name in self.group_names]
+        own = list(regions) if regions is not None else [self.detach_region(r) for r in list(self.regions)]
+        slots = len(self.get_irdl_definition().regions)
+        op = type(self).build(
+            operands=operands,
+            properties={k: v for k, v in self.properties.items() if k != "operandSegmentSizes"},
+            attributes=dict(self.attributes),
+            result_types=[[r.type for r in self.results] if results is None else results],
+            regions=[[region] for region in own] + [[]] * (slots - len(own)),
+        )
+        op.location = self.location
+        return op
 
     def result_shapes(self) -> Sequence[tuple[int, ...]]:
         """Shapes in elements that the destinations must have. Raises VerifyException if there is none."""

@@ -6,7 +6,7 @@ MaxPool-22 and AveragePool-22 (formulas unchanged since opset 1, `ceil_mode` sin
 """
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Literal
 
 AutoPad = Literal["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]
@@ -96,3 +96,43 @@ def contiguous_strides(shape: Sequence[int], order: Sequence[int] | None = None)
         strides[dim] = step
         step *= max(shape[dim], 1)
     return tuple(strides)
+
+
+def reshaped_strides(
+    shape: Sequence[int], strides: Sequence[int], result: Sequence[int]
+) -> tuple[int, ...] | None:
+    """
+    Strides, in elements, that read a strided buffer of `shape` as if it were reshaped (row-major) to `result`.
+
+    None where no such strides exist, so that the elements have to be copied. Both shapes have equally many
+    elements.
+    """
+    if 0 in result:
+        return contiguous_strides(result)
+    dims = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    out = [0] * len(result)
+    wanted = [dim for dim, size in enumerate(result) if size != 1]
+    while wanted:
+        # The smallest run of dimensions on each side that covers the same elements.
+        have, want = 1, 1
+        group, split = list[tuple[int, int]](), list[int]()
+        while have == 1 or have != want:
+            if have <= want:
+                size, stride = dims.pop(0)
+                have *= size
+                group.append((size, stride))
+            else:
+                split.append(wanted.pop(0))
+                want *= result[split[-1]]
+        for (_, outer), (size, inner) in pairwise(group):
+            if outer != size * inner:
+                return None
+        step = group[-1][1]
+        for dim in reversed(split):
+            out[dim] = step
+            step *= result[dim]
+    # A dimension of one element may have any stride; the contiguous one keeps types equal.
+    for dim in range(len(result) - 1, -1, -1):
+        if result[dim] == 1:
+            out[dim] = out[dim + 1] * result[dim + 1] if dim + 1 < len(result) else 1
+    return tuple(out)

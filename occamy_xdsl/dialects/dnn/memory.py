@@ -284,7 +284,7 @@ class MemcpyOp(IRDLOperation):
 
     Constraints:
 
-    - (C1) Both buffers have the same type.
+    - (C1) Both buffers have the same type, but for the memory space.
     - (C2) `kind` is one of h2d, d2h, d2d.
 
     Example:
@@ -307,7 +307,8 @@ class MemcpyOp(IRDLOperation):
         super().__init__(operands=[destination, source], properties={"kind": StringAttr(kind)})
 
     def verify_(self) -> None:
-        if self.destination.type != self.source.type:
+        types = [self.destination.type, self.source.type]
+        if len({(t.shape, t.element_type, t.layout) for t in types if isa(t, BufferType)}) != 1:
             raise VerifyException(
                 f"'{self.name}' op needs equal types, got {self.destination.type} and {self.source.type} (C1)"
             )
@@ -359,6 +360,15 @@ class CopyOp(KernelOp):
 
     name = "dnn.copy"
     input = operand_def(BaseAttr(TensorType) | BaseAttr(MemRefType))
+
+    def __init__(self, input: SSAValue, result: Attribute):
+        """Value form."""
+        super().__init__(operands=[input, [], []], result_types=[[result]])
+
+    @staticmethod
+    def between(source: SSAValue, target: SSAValue) -> "CopyOp":
+        """Buffer form: from the memref `source` to the memref `target`."""
+        return CopyOp.build(operands=[source, [target], []], result_types=[[]])
 
     def result_shapes(self) -> Sequence[tuple[int, ...]]:
         if element_type_of(self.input) != element_type_of(self.destinations[0]):
