@@ -178,7 +178,7 @@ def node_name(op: Operation) -> str:
     """The ONNX node that an op came from; the op's own name where none is known."""
     location: LocationAttr = op.location
     if isinstance(location, NameLoc):
-        return location.location_name.data
+        return location.desc.data
     if isinstance(location, FileLineColLoc):
         return location.filename.data
     return op.name
