@@ -292,6 +292,8 @@ class Emitter:
     # ---- Movement: each returns its operand where there is nothing to do
 
     def reshape(self, value: SSAValue, shape: Sequence[int]) -> SSAValue:
+        if isinstance(value.owner, dnn.ReshapeOp):
+            value = value.owner.input
         if shape_of(value) == tuple(shape):
             return value
         return self.add(dnn.ReshapeOp(value, shape))

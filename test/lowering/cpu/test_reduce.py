@@ -151,7 +151,11 @@ def test_arg_reduce(isa, run, select_last):
     special[2], special[3, 33], special[4, 49] = np.inf, -np.inf, np.nan
     inputs = [
         (Buffer.contiguous((6, 50)), special, (0, 1)),
-        (channels_last(2, 21, 3, 5), np.round(rng.standard_normal((2, 21, 3, 5)) * 2).astype(np.float32), (1, 2, 3)),
+        (
+            channels_last(2, 21, 3, 5),
+            np.round(rng.standard_normal((2, 21, 3, 5)) * 2).astype(np.float32),
+            (1, 2, 3),
+        ),
         (Buffer.contiguous((4, 5)), rng.standard_normal((4, 5)).astype(np.float32), (0, 1)),
         (Buffer.contiguous((3, 70), "i32"), rng.integers(-3, 3, (3, 70), dtype=np.int32), (0, 1)),
         (Buffer.contiguous((3, 70), "ui8"), rng.integers(0, 5, (3, 70), dtype=np.uint8), (0, 1)),
@@ -164,6 +168,8 @@ def test_arg_reduce(isa, run, select_last):
         for axis in axes:
             shape = (*buffer.shape[:axis], *buffer.shape[axis + 1 :])
             for kind in ("max", "min"):
-                calls.append((ArgReduce(kind, axis, select_last, buffer, Buffer.contiguous(shape, "i64")), [x]))
+                calls.append(
+                    (ArgReduce(kind, axis, select_last, buffer, Buffer.contiguous(shape, "i64")), [x])
+                )
     for (k, (x,)), got in zip(calls, run(calls, isa), strict=True):
         np.testing.assert_array_equal(got, arg_reduce(x, k.kind, k.axis, select_last), err_msg=k.symbol)
