@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +40,7 @@ from occamy_xdsl.dialects.weights import dense_or_ref, string_attr
 from occamy_xdsl.errors import InvalidInputError, InvalidModelError, UnsupportedModelError
 from occamy_xdsl.importer.source import LARGE, read
 from occamy_xdsl.importer.tensors import TensorReader
+from occamy_xdsl.operators import find_operator
 
 OLDEST_OPSET = 7
 """
@@ -58,7 +60,8 @@ def import_model(
     allow_custom: bool = False,
 ) -> ModuleOp:
     """
-    The module of a model: one function `main`, one operation a node, in order of execution.
+    The module of a model: one function `main`, one operation a node, in order of execution. A node whose
+    operator has no conversion of its own becomes the nodes of the function by which ONNX defines it.
 
     `shapes` gives whole input shapes by input name, `dims` values of symbolic dimensions by name; what
     remains unbound is `?`. Weights are not read. Local functions are inlined. Nodes of operators that the
@@ -77,6 +80,7 @@ def import_model(
             raise InvalidModelError(f"local functions cannot be inlined: {fact}", file=file) from None
     _refuse_undecoded_names(proto.graph, file)
     opsets = _opsets(proto, file)
+    proto = _expand_functions(proto, opsets)
     if not allow_custom:
         _refuse_unknown_operators(proto.graph, opsets, file)
     order = _order(proto.graph, frozenset(), file)
@@ -159,6 +163,38 @@ def _walk(graph: GraphProto) -> Iterator[tuple[int, NodeProto]]:
         yield index, node
         for _, subgraph in _subgraphs(node):
             yield from _walk(subgraph)
+
+
+def _expand_functions(proto: ModelProto, opsets: Mapping[str, int]) -> ModelProto:
+    """
+    Replaces nodes of operators that have no conversion, and that ONNX defines as functions, by their bodies.
+
+    A body may hold further such operators. One that the onnx package cannot build stays as it is, and is
+    refused later with all others.
+    """
+    tried = set[tuple[str, str]]()
+    while wanted := {(node.domain, node.op_type) for _, node in _walk(proto.graph)} - tried:
+        tried |= wanted
+        for domain, name in sorted(wanted):
+            made = dialect.find_op(_domain(domain), name, opsets.get(_domain(domain), 0))
+            if made is None or find_operator(_domain(domain), name, made.since_version):
+                continue
+            if not made.schema.has_function and not made.schema.has_context_dependent_function:
+                continue
+            typed = ModelProto()
+            typed.CopyFrom(proto)
+            typed.graph.value_info.extend(_infer(proto, range(len(proto.graph.node))).value_info)
+            for tensor in proto.graph.initializer:
+                type = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+                typed.graph.value_info.append(onnx.helper.make_value_info(tensor.name, type))
+            with suppress(Exception):  # the C++ inliner's exceptions have no common base
+                inlined = onnx.inliner.inline_selected_functions(
+                    typed, [(domain, name)], inline_schema_functions=True
+                )
+                del inlined.graph.value_info[:]
+                inlined.graph.value_info.extend(proto.graph.value_info)
+                proto = inlined
+    return proto
 
 
 def _refuse_unknown_operators(graph: GraphProto, opsets: Mapping[str, int], file: str) -> None:
