@@ -643,6 +643,7 @@ def broken(name: str, **fields: Any) -> TensorProto:
         ({"dims": [-1]}, "tensor 'w': negative dimension in [-1]"),
         ({"dims": [2**40]}, "tensor 'w': 12 bytes of data, its type needs 4398046511104"),
         ({"data_type": 99}, "tensor 'w': unknown element type 99"),
+        ({"data_type": TensorProto.STRING, "raw_data": bytes(24)}, "tensor 'w': strings cannot be raw data"),
     ],
 )
 def test_broken_tensors(fields: dict[str, Any], fact: str):
