@@ -1,0 +1,82 @@
+"""The errors a user can meet, each with the exit code of the command line."""
+
+from collections.abc import Sequence
+
+
+class OccamyError(Exception):
+    """A fault of the input or of the request, one fact a line. Everything else is a fault of ours."""
+
+    exit_code: int = 70
+
+
+class InvalidInputError(OccamyError):
+    """The request cannot be understood: a missing file, a wrong name, a shape that does not fit."""
+
+    exit_code = 2
+
+
+class UsageError(OccamyError):
+    """An option, a file name or a combination of them cannot be honoured."""
+
+    exit_code = 2
+
+
+class UnsupportedModelError(OccamyError):
+    """
+    The model is refused.
+
+    `nodes` holds (node name, operator, reason) for every offending node, in graph order; `facts` are
+    further lines that belong to no node.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        nodes: Sequence[tuple[str, str, str]] = (),
+        facts: Sequence[str] = (),
+        file: str = "",
+    ):
+        self.nodes = list(nodes)
+        prefix = f"{file}: " if file else ""
+        lines = [f"{prefix}{message}"] if message else []
+        lines += [f"{prefix}{fact}" for fact in facts]
+        lines += [f"{prefix}node '{node}' ({op}): {reason}" for node, op, reason in nodes]
+        super().__init__("\n".join(lines))
+
+
+class InvalidModelError(UnsupportedModelError):
+    """The model is not a valid ONNX model, so that no compiler could accept it."""
+
+
+class MemoryLimitError(OccamyError):
+    """
+    The plan does not fit the memory limit.
+
+    All sizes are bytes: `needed` is the smallest pool found, `limit` what was allowed; `peak_node` is the
+    node at which `needed` is reached, `largest_tensors` the largest live values there (name, bytes), and
+    `advice` the option that would help most.
+    """
+
+    exit_code = 4
+
+    def __init__(
+        self,
+        needed: int,
+        limit: int,
+        peak_node: str,
+        largest_tensors: Sequence[tuple[str, int]],
+        advice: str,
+    ):
+        self.needed = needed
+        self.limit = limit
+        self.peak_node = peak_node
+        self.largest_tensors = list(largest_tensors)
+        self.advice = advice
+        tensors = ", ".join(f"{name} ({size} bytes)" for name, size in largest_tensors)
+        super().__init__(
+            f"memory limit: {needed} bytes needed, limit {limit} bytes; peak at node '{peak_node}'; "
+            f"largest live tensors: {tensors}; {advice}"
+        )

@@ -1,0 +1,242 @@
+"""`convert-dnn-to-cpu`: a function in pool form becomes calls of generated kernels, on upstream dialects."""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects import arith, memref
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    IndexType,
+    IntegerAttr,
+    MemRefType,
+    ModuleOp,
+    NoneAttr,
+    i8,
+    i64,
+)
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+from xdsl.utils.exceptions import PassFailedException
+
+from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.signature import function_named
+from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, to_array
+from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel
+from occamy_xdsl.lowering.cpu.select import KernelCall, Pack, select
+from occamy_xdsl.lowering.toolchain import Isa
+
+ENTRY = "occamy_main"
+"""The function that the pass makes of `main`."""
+
+WEIGHTS = "occamy.weights"
+"""Module attribute: what the weights blob holds, as dictionaries of `value` and `offset` (bytes)."""
+
+POOL_BYTES = "occamy.pool_bytes"
+WEIGHTS_BYTES = "occamy.weights_bytes"
+
+WEIGHTS_ALIGNMENT = 64
+"""Bytes to which each tensor of the weights blob is aligned: a cache line, and the widest vector."""
+
+
+@dataclass(frozen=True)
+class ConvertDnnToCpuPass(ModulePass):
+    """
+    Selects a kernel template for every op, generates the kernels' code, and calls them in order.
+
+    All buffers are windows of byte arrays: the pool, the weights blob, and the caller's inputs and outputs.
+    Equal kernels are generated once. Weights are listed, packed as their kernels read them, in the module
+    attribute `occamy.weights`; the driver writes the blob. Buffers outside a pool (modes eager and lazy)
+    become heap allocations.
+
+    Requires: one function `main` in buffer form.
+    Ensures: the dialects func, memref, scf, arith, vector and math only; the entry is
+    `occamy_main(pool, weights, inputs..., outputs...)`.
+
+    Before:
+
+    ```mlir
+    %a = dnn.mem_offset %pool[64, 16] : memref<128xi8> -> memref<4xf32>
+    dnn.softmax input(%x : memref<4xf32>) outs(%a : memref<4xf32>) {axis = 0 : i64, log = false}
+    ```
+
+    After:
+
+    ```mlir
+    %0 = memref.view %in[%c0][] : memref<16xi8> to memref<4xf32>
+    %1 = memref.view %pool[%c64][] : memref<128xi8> to memref<4xf32>
+    func.call @softmax_4_0f3a9c1e(%0, %1) : (memref<4xf32>, memref<4xf32>) -> ()
+    ```
+    """
+
+    name = "convert-dnn-to-cpu"
+
+    target: str = "host"
+    """Processor to generate code for: `host`, or a name that LLVM knows."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        isa = Isa.host() if self.target == "host" else Isa.parse(self.target)
+        try:
+            function = function_named(op)
+        except KeyError as error:
+            raise PassFailedException(f"{self.name}: {error.args[0]}") from None
+        _Conversion(op, function, isa).run()
+
+
+def weights_of(constant: dnn.ConstantOp) -> Weights:
+    """The constant's value; a literal gets a key made of its bytes."""
+    if isinstance(constant.value, WeightsRefAttr):
+        return constant.value.data
+    array = to_array(constant.value, constant.output.type)
+    return Weights.of(array, f"dense<{array.dtype}{list(array.shape)}:{array.tobytes().hex()}>")
+
+
+@dataclass
+class _Conversion:
+    module: ModuleOp
+    function: FuncOp
+    isa: Isa
+    kernels: dict[Kernel, str] = field(default_factory=dict[Kernel, str])
+    """Symbol of each kernel that is called."""
+    blob: dict[str, tuple[Attribute, int]] = field(default_factory=dict[str, tuple[Attribute, int]])
+    """Value and byte offset of each tensor in the weights blob, by key."""
+    blob_bytes: int = 0
+    bases: dict[SSAValue, tuple[SSAValue, int]] = field(default_factory=dict[SSAValue, tuple[SSAValue, int]])
+    """Byte array that each root buffer lies in, and its offset there in bytes."""
+    indices: dict[int, SSAValue] = field(default_factory=dict[int, SSAValue])
+    views: dict[tuple[SSAValue, int, Buffer], SSAValue] = field(
+        default_factory=dict[tuple[SSAValue, int, Buffer], SSAValue]
+    )
+
+    def run(self) -> None:
+        self.block = Block()
+        source = self.function.body.block
+        pool_bytes = next(
+            (dnn.byte_size(op.pool) for op in source.ops if isinstance(op, dnn.MempoolInitOp)), 0
+        )
+        self.pool = self.block.insert_arg(_bytes_type(pool_bytes), 0)
+        self.pool.name_hint = "pool"
+        self.weights = self.block.insert_arg(_bytes_type(0), 1)
+        self.weights.name_hint = "weights"
+        for argument in source.args:
+            own = self.block.insert_arg(_bytes_type(dnn.byte_size(argument)), len(self.block.args))
+            own.name_hint = argument.name_hint
+            self.bases[argument] = own, 0
+        for op in source.ops:
+            self.convert(op)
+        self.block.add_op(ReturnOp())
+        # Only now is the size of the blob known.
+        self.weights = Rewriter.replace_value_with_new_type(self.weights, _bytes_type(self.blob_bytes))
+        kernels = [self.define(kernel, symbol) for kernel, symbol in self.kernels.items()]
+        entry = FuncOp(ENTRY, ([a.type for a in self.block.args], []), Region(self.block))
+        self.module.attributes[POOL_BYTES] = IntegerAttr(pool_bytes, i64)
+        self.module.attributes[WEIGHTS_BYTES] = IntegerAttr(self.blob_bytes, i64)
+        self.module.attributes[WEIGHTS] = ArrayAttr(
+            DictionaryAttr({"value": value, "offset": IntegerAttr(offset, i64)})
+            for value, offset in self.blob.values()
+        )
+        Rewriter.erase_op(self.function)
+        self.module.body.block.add_ops([*kernels, entry])
+
+    def define(self, kernel: Kernel, symbol: str) -> FuncOp:
+        function = kernel.build(self.isa)
+        assert function.sym_name.data == symbol
+        return function
+
+    def convert(self, op: Operation) -> None:
+        match op:
+            case dnn.MempoolInitOp() | dnn.ViewOp() | dnn.ConstantOp() | ReturnOp():
+                pass
+            case dnn.MemOffsetOp():
+                self.bases[op.view] = self.pool, op.offset.value.data
+            case dnn.MallocOp():
+                self.allocate(op.buffer)
+            case dnn.DeallocOp():
+                if not isinstance(op.buffer.owner, dnn.MempoolInitOp):
+                    self.insert(memref.DeallocOp.get(self.bases[op.buffer][0]), op)
+            case dnn.MemcpyOp():
+                self.call(select(dnn.CopyOp.between(op.source, op.destination), self.isa), op)
+            case dnn.KernelOp():
+                self.call(select(op, self.isa), op)
+            case _:
+                raise PassFailedException(f"convert-dnn-to-cpu: '{op.name}' op is not in dnn buffer form")
+
+    def insert(self, op: Operation, source: Operation) -> None:
+        op.location = source.location
+        self.block.add_op(op)
+
+    def allocate(self, buffer: SSAValue) -> None:
+        op = memref.AllocOp([], [], _bytes_type(dnn.byte_size(buffer)), IntegerAttr(64, i64))
+        self.insert(op, cast(Operation, buffer.owner))
+        self.bases[buffer] = op.memref, 0
+
+    def call(self, call: KernelCall, op: Operation) -> None:
+        arguments = list[SSAValue]()
+        for index, (operand, buffer) in enumerate(zip(call.operands, call.kernel.arguments, strict=True)):
+            base, offset = self.place(operand, buffer, call.packs.get(index), call.kernel)
+            arguments.append(self.window(base, offset - buffer.origin * buffer.element_bytes, buffer))
+        symbol = self.kernels.setdefault(call.kernel, call.kernel.symbol)
+        self.insert(CallOp(symbol, arguments, []), op)
+
+    def place(
+        self, operand: SSAValue, buffer: Buffer, pack: Pack | None, kernel: Kernel
+    ) -> tuple[SSAValue, int]:
+        """Byte array and byte offset of an operand's element (0, 0, ...)."""
+        root = root_of(operand)
+        shift = offset_in_root(operand) * dnn.element_bytes(dnn.element_type_of(operand))
+        if isinstance(root.owner, dnn.ConstantOp):
+            size = buffer.extent * buffer.element_bytes if pack is not None else dnn.byte_size(root)
+            return self.weights, self.blob_offset(root.owner, pack, kernel, size) + shift
+        base, offset = self.bases[root]
+        return base, offset + shift
+
+    def blob_offset(self, constant: dnn.ConstantOp, pack: Pack | None, kernel: Kernel, size: int) -> int:
+        """Where the weights blob holds a constant in the form that `kernel` reads, in bytes."""
+        weights = weights_of(constant)
+        value: Attribute = constant.value
+        if pack is not None:
+            weights = Weights.derived(f"packed-{kernel.symbol}", pack, weights)
+            value = WeightsRefAttr(weights)
+        if weights.key not in self.blob:
+            self.blob[weights.key] = value, self.blob_bytes
+            self.blob_bytes += -(-size // WEIGHTS_ALIGNMENT) * WEIGHTS_ALIGNMENT
+        return self.blob[weights.key][1]
+
+    def window(self, base: SSAValue, offset: int, buffer: Buffer) -> SSAValue:
+        """The memref argument for a buffer whose first element lies `offset` bytes into `base`."""
+        key = base, offset, buffer
+        if key not in self.views:
+            self.views[key] = self.make_window(base, offset, buffer)
+        return self.views[key]
+
+    def make_window(self, base: SSAValue, offset: int, buffer: Buffer) -> SSAValue:
+        type = buffer.memref_type()
+        flat = MemRefType(buffer.element_type, [buffer.extent])
+        view = memref.ViewOp(base, self.index(offset), [], flat if type.layout != NoneAttr() else type)
+        self.block.add_op(view)
+        if view.result.type == type:
+            return view.result
+        cast_ = memref.ReinterpretCastOp.from_dynamic(
+            view.result, [0], list(buffer.shape), list(buffer.strides), type
+        )
+        self.block.add_op(cast_)
+        return cast_.result
+
+    def index(self, value: int) -> SSAValue:
+        if value not in self.indices:
+            constant = arith.ConstantOp(IntegerAttr(value, IndexType()))
+            first = self.block.first_op
+            if first is None:
+                self.block.add_op(constant)
+            else:
+                self.block.insert_op_before(constant, first)
+            self.indices[value] = constant.result
+        return self.indices[value]
+
+
+def _bytes_type(size: int) -> MemRefType[Attribute]:
+    return MemRefType(i8, [size])

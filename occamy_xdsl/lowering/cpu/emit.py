@@ -1,0 +1,163 @@
+"""From a compiled CPU model to artefacts: object, shared library, executable and header."""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from occamy_xdsl.errors import UsageError
+from occamy_xdsl.lowering import linker, toolchain
+from occamy_xdsl.lowering.cpu import abi
+from occamy_xdsl.lowering.cpu.executable import define_main
+from occamy_xdsl.lowering.host import HostModule
+from occamy_xdsl.lowering.signature import Signature
+
+WeightsPlace = Literal["embed", "file"]
+"""Where an artefact has its weights: in its read-only data, or in the file `<artefact>.weights` beside it."""
+
+MAX_EMBEDDED_BYTES = 2**31 - 2**24
+"""Largest weights that code can address in the same file: the small code model reaches 2 GiB."""
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A model after lowering: everything an artefact is made of."""
+
+    mlir: str
+    """
+    Module on upstream dialects that defines `func.func @occamy_main(pool, weights, inputs..., outputs...)`,
+    all parameters `!llvm.ptr`.
+    """
+    signature: Signature
+    weights: Path | None
+    """File of `signature.weights_bytes` bytes; None if there are no weights."""
+    isa: toolchain.Isa
+
+    def __post_init__(self) -> None:
+        size = self.weights.stat().st_size if self.weights is not None else 0
+        if size != self.signature.weights_bytes:
+            raise ValueError(f"weights of {size} bytes, signature says {self.signature.weights_bytes}")
+
+    def object_code(self) -> bytes:
+        """Object code of the model alone, with the symbol `abi.ENTRY`, for the JIT; raises ToolError."""
+        return toolchain.compile_mlir(self.mlir, self.isa)
+
+
+def write_header(signature: Signature, path: Path) -> None:
+    """Write the C header of a model."""
+    path.write_text(abi.header(signature))
+
+
+def write_library(model: CompiledModel, path: Path, weights: WeightsPlace = "embed") -> None:
+    """
+    Write a shared library with the C interface.
+
+    Raises UsageError if there is no linker or the weights are too large to embed, ToolError for our bugs.
+    """
+
+    def link(objects: Sequence[Path], output: Path) -> None:
+        linker.link_shared(objects, output, abi.EXPORTS)
+
+    _write(model, path, weights, link)
+
+
+def write_executable(model: CompiledModel, path: Path, weights: WeightsPlace = "embed") -> None:
+    """Write a program that runs the model on .npy files; raises as `write_library`."""
+    _write(model, path, weights, linker.link_executable, program=True)
+
+
+def write_object(model: CompiledModel, path: Path, weights: WeightsPlace = "embed") -> None:
+    """
+    Write a relocatable object with the C interface.
+
+    Needs a linker only to embed weights. A weights file is looked for beside the library that the object
+    becomes part of, or the program, which then must be started by its path. Raises as `write_library`.
+    """
+
+    def merge(objects: Sequence[Path], output: Path) -> None:
+        if len(objects) == 1:
+            objects[0].rename(output)
+        else:
+            linker.link_relocatable(objects, output)
+
+    _write(model, path, weights, merge)
+
+
+def check_weights_place(place: str) -> WeightsPlace:
+    """`place` if weights can be kept there; raises UsageError."""
+    for known in get_args(WeightsPlace):
+        if place == known:
+            return known
+    raise UsageError(f"weights cannot be kept as '{place}' on a CPU, only as: embed file")
+
+
+def _write(
+    model: CompiledModel,
+    path: Path,
+    place: WeightsPlace,
+    link: Callable[[Sequence[Path], Path], None],
+    *,
+    program: bool = False,
+) -> None:
+    """Compile the model and its interface, link them, and put the result and its weights file in place."""
+    signature = model.signature
+    in_file = model.weights if place == "file" else None
+    embedded = model.weights if place == "embed" else None
+    if embedded is not None and signature.weights_bytes > MAX_EMBEDDED_BYTES:
+        raise UsageError(
+            f"weights of {signature.weights_bytes} bytes are too large to embed, "
+            f"at most {MAX_EMBEDDED_BYTES} are possible: keep them in a file"
+        )
+    trailer = b"" if in_file is None else abi.weights_trailer(signature.weights_bytes, _sha256(in_file))
+    host = HostModule()
+    abi.define_interface(
+        host, signature, None if in_file is None else abi.WeightsFile(trailer, beside_program=program)
+    )
+    if program:
+        define_main(host, signature)
+    with _folder_beside(path) as folder:
+        objects = [folder / "model.o"]
+        objects[0].write_bytes(_object_code(model, host))
+        if embedded is not None:
+            objects.append(linker.embed_file(embedded, abi.WEIGHTS, folder))
+        result = folder / "artefact"
+        link(objects, result)
+        if in_file is not None:
+            weights = folder / "weights"
+            with in_file.open("rb") as source, weights.open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+                target.write(trailer)
+            weights.replace(weights_path(path))
+        result.replace(path)
+
+
+def weights_path(artefact: Path) -> Path:
+    """The path of the weights file of an artefact."""
+    return artefact.with_name(artefact.name + ".weights")
+
+
+def _object_code(model: CompiledModel, host: HostModule) -> bytes:
+    """One object with the model and its interface."""
+    host.module.verify()
+    lowered = toolchain.translate_to_llvm(toolchain.run_mlir_opt(model.mlir))
+    interface = toolchain.translate_to_llvm(str(host.module))
+    return toolchain.emit_object(toolchain.optimize(lowered, model.isa, others=[interface]), model.isa)
+
+
+def _sha256(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+@contextmanager
+def _folder_beside(path: Path) -> Generator[Path]:
+    """A temporary folder beside `path`, from where a finished file can be moved in one step."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".occamy-", dir=path.parent) as folder:
+            yield Path(folder).resolve()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None

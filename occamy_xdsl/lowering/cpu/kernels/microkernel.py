@@ -1,0 +1,99 @@
+"""The inside of matrix-multiply-like kernels: a tile of sums in registers, from the products to the store."""
+
+from collections.abc import Iterable, Sequence
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerType
+from xdsl.ir import SSAValue
+from xdsl.utils.hints import isa
+
+from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder, View, element_type
+from occamy_xdsl.lowering.cpu.kernels.spec import Epilogue
+
+
+def sum_dtype(output: str) -> str:
+    """The dtype in which sums for an output of dtype `output` are kept."""
+    return "f32" if output in ("f16", "bf16") else output
+
+
+def load_as(
+    k: KernelBuilder,
+    dtype: str,
+    view: View,
+    at: IndexLike,
+    lanes: int | None = None,
+    *,
+    valid: IndexLike | None = None,
+    stride: int = 1,
+) -> SSAValue:
+    """`KernelBuilder.load`, converted to `dtype`."""
+    return k.convert(k.load(view, at, lanes, valid=valid, stride=stride), view.buffer.dtype, dtype)
+
+
+def multiply_add(k: KernelBuilder, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
+    """`a * b + c` on floats or integers."""
+    if isa(element_type(a), IntegerType):
+        return k.emit(arith.AddiOp(k.emit(arith.MuliOp(a, b)), c))
+    return k.fma(a, b, c)
+
+
+def outer_product(
+    k: KernelBuilder,
+    sums: Sequence[SSAValue],
+    elements: Iterable[tuple[int, SSAValue]],
+    weights: Sequence[SSAValue],
+    lanes: int,
+) -> list[SSAValue]:
+    """Add to the tile's sums, row by row, the products of each (row, scalar) with a row of vectors."""
+    result = list(sums)
+    vectors = len(weights)
+    for row, scalar in elements:
+        element = k.splat(scalar, lanes)
+        for j, weight in enumerate(weights):
+            n = row * vectors + j
+            result[n] = multiply_add(k, element, weight, result[n])
+    return result
+
+
+def store_tile(
+    k: KernelBuilder,
+    views: Sequence[View],
+    row_strides: Sequence[int],
+    lane_strides: Sequence[int],
+    at: Sequence[IndexLike],
+    sums: Sequence[SSAValue],
+    rows: int,
+    lanes: int,
+    valid: int,
+    epilogue: Epilogue | None,
+) -> None:
+    """
+    Apply `epilogue` to a register tile and store it.
+
+    `views` are the output and the extras; for each of them `at` is the index of the tile's first element and
+    `row_strides` and `lane_strides` the elements between its rows and its columns. `valid` columns exist. An
+    extra that is the same for all rows is loaded once.
+    """
+    vectors = len(sums) // rows
+    output, *extras = views
+    loaded: dict[tuple[int, int, int], SSAValue] = {}
+
+    def extra(e: int, i: int, j: int) -> SSAValue:
+        row_stride, lane_stride = row_strides[e + 1], lane_strides[e + 1]
+        offset = (i * row_stride, j * lanes * lane_stride)
+        key = (e, *offset)
+        if key not in loaded:
+            loaded[key] = k.load(
+                extras[e], at[e + 1] + sum(offset), lanes, valid=valid - j * lanes, stride=lane_stride
+            )
+        return loaded[key]
+
+    for i in range(rows):
+        for j in range(vectors):
+            dtype = output.buffer.dtype
+            value = k.convert(sums[i * vectors + j], sum_dtype(dtype), dtype)
+            if epilogue is not None:
+                arguments = [value, *(extra(e, i, j) for e in range(len(extras)))]
+                (value,) = k.inline(epilogue.block, arguments)
+            position = at[0] + (i * row_strides[0] + j * lanes * lane_strides[0])
+            k.store(value, output, position, valid=valid - j * lanes, stride=lane_strides[0])

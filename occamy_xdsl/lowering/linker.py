@@ -1,0 +1,102 @@
+"""Linking objects into libraries and programs with the system C compiler."""
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from occamy_xdsl.errors import UsageError
+
+TIME_LIMIT = 600.0
+"""Seconds one link may take; gigabytes of weights are written in less."""
+
+_WEIGHTS_ASSEMBLY = """\
+    .section .rodata.{symbol},"a",%progbits
+    .balign 64
+    .globl {symbol}
+    .hidden {symbol}
+    .type {symbol}, %object
+{symbol}:
+    .incbin "{file}"
+    .size {symbol}, . - {symbol}
+    .section .note.GNU-stack,"",%progbits
+"""
+
+
+def find_compiler() -> list[str]:
+    """
+    The command of the C compiler: OCCAMY_CC if it is set, else `cc` on PATH, else the ziglang wheel.
+
+    Raises UsageError if there is none.
+    """
+    if command := os.environ.get("OCCAMY_CC"):
+        return shlex.split(command)
+    if shutil.which("cc"):
+        return ["cc"]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise UsageError(
+        "no C compiler to link with: install gcc or clang, or `pip install ziglang`, or set OCCAMY_CC; "
+        "running a model from Python needs none"
+    )
+
+
+def _link(options: Sequence[str], objects: Sequence[Path], output: Path) -> None:
+    command = [*find_compiler(), *options, "-o", str(output), *map(str, objects), "-lm", "-lpthread"]
+    try:
+        # Paths in the assembly of `embed_file` are relative to the folder of the objects.
+        done = subprocess.run(
+            command, cwd=objects[0].parent, capture_output=True, text=True, timeout=TIME_LIMIT
+        )
+    except OSError as error:
+        raise UsageError(f"the C compiler does not start: {error}") from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"the C compiler gave no result after {TIME_LIMIT:g} s") from None
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        # The last line of a linker is only its summary.
+        fact = next((line for line in lines if "error" in line or "undefined" in line), lines[-1])
+        raise UsageError(f"linking failed: {command[0]}: {fact}")
+
+
+# No build identifier and only needed libraries: the same objects give the same bytes.
+_REPRODUCIBLE = ("-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,-z,noexecstack")
+
+
+def link_shared(objects: Sequence[Path], output: Path, exports: Sequence[str]) -> None:
+    """
+    Link a shared library that exports only the symbols `exports`.
+
+    All objects lie in one folder; so do temporary files. Raises UsageError.
+    """
+    script = objects[0].parent / "exports.map"
+    script.write_text("{ global: " + " ".join(f"{name};" for name in exports) + " local: *; };\n")
+    _link(["-shared", f"-Wl,--version-script={script.name}", *_REPRODUCIBLE], objects, output)
+
+
+def link_executable(objects: Sequence[Path], output: Path) -> None:
+    """Link a program. All objects lie in one folder. Raises UsageError."""
+    _link(["-pie", *_REPRODUCIBLE], objects, output)
+
+
+def link_relocatable(objects: Sequence[Path], output: Path) -> None:
+    """Merge objects into one. All objects lie in one folder. Raises UsageError."""
+    _link(["-r", "-nostdlib"], objects, output)
+
+
+def embed_file(file: Path, symbol: str, folder: Path) -> Path:
+    """
+    An assembly source in `folder`, to be linked from there, that defines `symbol` as the content of `file`.
+
+    The data are read-only, 64-byte aligned and need no relocation, so processes share their pages.
+    """
+    # The link has a plain name, whatever characters the path of the file has.
+    link = folder / f"{symbol}.bin"
+    link.symlink_to(file.resolve())
+    source = folder / f"{symbol}.s"
+    source.write_text(_WEIGHTS_ASSEMBLY.format(symbol=symbol, file=link.name))
+    return source

@@ -1,0 +1,123 @@
+"""The passes of the project, and the standard pipelines as text: one for each target and memory mode."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal, cast, get_args
+
+from xdsl.passes import ModulePass
+
+Memory = Literal["pool", "lazy", "eager"]
+Optimize = Literal["memory", "balanced", "speed"]
+
+MEMORY_MODES: tuple[str, ...] = get_args(Memory)
+OPTIMIZE_MODES: tuple[str, ...] = get_args(Optimize)
+
+PASSES: dict[str, tuple[str, ...]] = {
+    "occamy_xdsl.transforms": (
+        "convert-onnx-to-dnn",
+        "dnn-assign-layouts",
+        "dnn-coalesce-tensors",
+        "dnn-convert-to-pool",
+        "dnn-fuse-layers",
+        "dnn-insert-memory-ops",
+        "onnx-infer-shapes",
+        "verify-dnn-pool",
+    ),
+    "occamy_xdsl.lowering.cpu": (
+        "convert-dnn-to-cpu",
+        "cpu-assign-workspaces",
+    ),
+}
+"""Every pass, by the package that holds it. Pass `a-b` is the class `ABPass` in the file `a_b.py` there."""
+
+
+def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
+    """Every pass by name, imported when it is first needed."""
+
+    def loader(package: str, name: str) -> Callable[[], type[ModulePass]]:
+        def load() -> type[ModulePass]:
+            module = import_module(f"{package}.{name.replace('-', '_')}")
+            cls = "".join(word.capitalize() for word in name.split("-")) + "Pass"
+            return cast(type[ModulePass], getattr(module, cls))
+
+        return load
+
+    return {name: loader(package, name) for package, names in PASSES.items() for name in names}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a compilation may be asked for. The defaults are those of the command line."""
+
+    target: str = "cpu"
+    """`cpu`, or `cpu:NAME` with a processor that LLVM knows."""
+    memory: Memory = "pool"
+    planner: str = "search"
+    optimize: Optimize = "balanced"
+    fuse: bool = True
+    reuse: bool = True
+    """Whether buffers whose lives do not overlap may share memory."""
+    in_place: bool = True
+    """Whether a result may take the place of an operand that dies."""
+    memory_limit: int | None = None
+    """Bytes that the pool may have at most."""
+
+    @property
+    def processor(self) -> str:
+        """The processor's name, as LLVM knows it; `host` for the machine that compiles."""
+        return self.target.partition(":")[2] or "host"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named part of the pipeline; the name is what `--emit` and `Executable.ir` call its result."""
+
+    name: str
+    passes: Sequence[str]
+
+    @property
+    def pipeline(self) -> str:
+        """The stage as `occamy-opt -p` takes it."""
+        return ",".join(self.passes)
+
+
+def _spec(name: str, **options: Any) -> str:
+    if not options:
+        return name
+    texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
+    return f"{name}{{{' '.join(f'{k}={v}' for k, v in texts.items())}}}"
+
+
+def stages(options: Options) -> list[Stage]:
+    """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
+    memory = list[str]()
+    match options.memory:
+        case "pool":
+            memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
+            memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
+            memory += [_spec("cpu-assign-workspaces", target=options.processor)]
+            memory += [_spec("dnn-convert-to-pool", planner=options.planner, reuse=options.reuse)]
+            memory += ["verify-dnn-pool"]
+        case "eager" | "lazy":
+            memory += [_spec("dnn-insert-memory-ops", mode=options.memory)]
+            memory += [_spec("cpu-assign-workspaces", target=options.processor)]
+    return [
+        Stage("onnx", ["onnx-infer-shapes"]),
+        Stage(
+            "dnn",
+            [
+                "convert-onnx-to-dnn",
+                *(["dnn-fuse-layers"] if options.fuse else []),
+                "dce",
+                "dnn-assign-layouts",
+            ],
+        ),
+        Stage("mem", memory),
+        Stage("mlir", [_spec("convert-dnn-to-cpu", target=options.processor)]),
+    ]
+
+
+def pipeline_text(options: Options) -> str:
+    """The whole pipeline, to be pasted into `occamy-opt -p`."""
+    return ",".join(stage.pipeline for stage in stages(options))

@@ -1,0 +1,325 @@
+"""Running compiled models on numpy arrays: from memory through the JIT, or from a shared library."""
+
+import ctypes
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
+from occamy_xdsl.lowering.cpu import abi, emit
+from occamy_xdsl.lowering.signature import Signature, TensorSpec
+from occamy_xdsl.lowering.toolchain import Isa, JitModule
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+POISON = 0xFF
+"""Fills memory that must not be read: all ones is NaN in every IEEE format, and -1 in signed integers."""
+
+
+class LoadedModel(Protocol):
+    """Code and weights of a model, shared by the executables made from them."""
+
+    @property
+    def signature(self) -> Signature:
+        """The signature of the model."""
+        ...
+
+    def bind(self, pool: int) -> Callable[[Sequence[int], Sequence[int]], None]:
+        """A function that runs the model in the pool at address `pool` on input and output addresses."""
+        ...
+
+    def save(self, path: Path, weights: emit.WeightsPlace) -> None:
+        """Write the model to a file of the kind that the suffix of `path` names; raises UsageError."""
+        ...
+
+
+class Executable:
+    """
+    A model ready to run, with one memory pool that every run uses.
+
+    Runs of one executable exclude each other (a second thread waits); `clone` gives a thread its own pool.
+    """
+
+    def __init__(self, model: LoadedModel):
+        self._model = model
+        self._pool = aligned_bytes(max(1, self.signature.pool_bytes), self.signature.pool_alignment)
+        self._call = model.bind(self._pool.ctypes.data)
+        self._lock = threading.Lock()
+
+    @property
+    def signature(self) -> Signature:
+        """Names, element types and shapes of inputs and outputs, and the bytes the model needs."""
+        return self._model.signature
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes that a run needs besides weights, inputs and outputs."""
+        return self.signature.pool_bytes
+
+    def clone(self) -> "Executable":
+        """An executable with the same code and weights, and a pool of its own."""
+        return Executable(self._model)
+
+    def save(self, path: str | Path, weights: emit.WeightsPlace = "embed") -> None:
+        """
+        Write the model to `path`: a library (`.so`), object (`.o`), header (`.h`) or program (no suffix).
+
+        A library opened from a file can only be copied (as it keeps its weights) or described by a header.
+        Raises UsageError.
+        """
+        self._model.save(Path(path), weights)
+
+    def run(
+        self, *inputs: Any, out: Mapping[str, Array] | None = None, poison: bool = False
+    ) -> dict[str, Array]:
+        """
+        Run the model once.
+
+        `inputs` are all inputs in graph order, or one mapping from name to value. Values are numpy arrays,
+        objects with `__dlpack__` in host memory, or what `np.asarray` takes; dtype and shape must be those of
+        the signature; an array that is not contiguous and aligned is copied first. `out` gives arrays for
+        some outputs to be written to; the other outputs are new arrays. With `poison` the pool and the
+        outputs are filled with NaN patterns first. Returns the outputs in graph order.
+
+        Raises InvalidInputError that names the input or output, what was expected and what was given.
+        """
+        arrays = bind_inputs(self.signature.inputs, inputs)
+        results = _bind_outputs(self.signature.outputs, out or {}, arrays)
+        with self._lock:
+            if poison:
+                self._pool.fill(POISON)
+                for result in results:
+                    result.reshape(-1).view(np.uint8).fill(POISON)
+            self._call([array.ctypes.data for array in arrays], [array.ctypes.data for array in results])
+        return {spec.name: array for spec, array in zip(self.signature.outputs, results, strict=True)}
+
+    def __call__(self, *inputs: Any, **named: Any) -> dict[str, Array]:
+        """Run the model on positional or on keyword inputs; raises as `run`."""
+        if inputs and named:
+            raise InvalidInputError("give all inputs by position or all by name")
+        return self.run(named) if named else self.run(*inputs)
+
+    def __repr__(self) -> str:
+        def tensors(specs: tuple[TensorSpec, ...]) -> str:
+            return ", ".join(f"{spec.name}: {spec}" for spec in specs)
+
+        signature = self.signature
+        return f"<Executable ({tensors(signature.inputs)}) -> ({tensors(signature.outputs)})>"
+
+
+def aligned_bytes(size: int, alignment: int) -> Array:
+    """`size` > 0 uninitialised bytes whose address is a multiple of `alignment`."""
+    storage = np.empty(size + alignment, np.uint8)
+    start = -storage.ctypes.data % alignment
+    return storage[start : start + size]
+
+
+# --- inputs and outputs -----------------------------------------------------------------------------------
+
+
+def bind_inputs(specs: Sequence[TensorSpec], inputs: tuple[Any, ...]) -> list[Array]:
+    """Contiguous arrays for `specs` from positional values or one mapping; raises InvalidInputError."""
+    names = ", ".join(spec.name for spec in specs)
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        named = cast(Mapping[str, Any], inputs[0])
+        for name in named:
+            if all(name != spec.name for spec in specs):
+                raise InvalidInputError(f"no input is named '{name}', the inputs are: {names or 'none'}")
+        for spec in specs:
+            if spec.name not in named:
+                raise InvalidInputError(f"input '{spec.name}' ({spec}) is missing")
+        inputs = tuple(named[spec.name] for spec in specs)
+    if len(inputs) != len(specs):
+        raise InvalidInputError(f"expected {len(specs)} inputs ({names or 'none'}), got {len(inputs)}")
+    return [as_input(spec, value) for spec, value in zip(specs, inputs, strict=True)]
+
+
+def as_input(spec: TensorSpec, value: Any) -> Array:
+    """`value` as a contiguous, aligned array of the dtype and shape of `spec`; raises InvalidInputError."""
+    try:
+        if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+            array = np.asarray(cast(Any, value))
+        else:
+            array = np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidInputError(f"input '{spec.name}': not readable as an array: {error}") from None
+    _check_type(f"input '{spec.name}'", spec, array)
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.array(array, order="C", copy=True)
+
+
+def _check_type(what: str, spec: TensorSpec, array: Array) -> None:
+    """Raise InvalidInputError unless dtype and shape of `array` are those of `spec`."""
+    if array.dtype != spec.element.numpy or array.shape != spec.shape:
+        order = "" if array.dtype.isnative else "byte-swapped "
+        got = f"{order}{array.dtype.name}[{','.join(map(str, array.shape))}]"
+        raise InvalidInputError(f"{what}: expected {spec}, got {got}")
+
+
+def _bind_outputs(
+    specs: Sequence[TensorSpec], out: Mapping[str, Array], inputs: Sequence[Array]
+) -> list[Array]:
+    """The arrays to write to: those of `out`, checked, and new ones for the rest."""
+    for name in out:
+        if all(name != spec.name for spec in specs):
+            names = ", ".join(spec.name for spec in specs)
+            raise InvalidInputError(f"no output is named '{name}', the outputs are: {names}")
+    arrays: list[Array] = []
+    for spec in specs:
+        if spec.name not in out:
+            arrays.append(np.empty(spec.shape, spec.element.numpy))
+            continue
+        array, what = out[spec.name], f"output '{spec.name}'"
+        if not isinstance(array, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may err
+            raise InvalidInputError(f"{what}: expected a numpy array, got {type(array).__name__}")
+        _check_type(what, spec, array)
+        if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
+            raise InvalidInputError(f"{what}: expected a contiguous, aligned and writeable array")
+        # Outputs serve as storage before their final value is written.
+        if any(np.may_share_memory(array, other) for other in (*inputs, *arrays)):
+            raise InvalidInputError(f"{what}: shares memory with an input or another output")
+        arrays.append(array)
+    return arrays
+
+
+# --- code from the JIT ------------------------------------------------------------------------------------
+
+
+class JitModel:
+    """A model compiled into the memory of this process; the weights are mapped from their file."""
+
+    def __init__(self, model: emit.CompiledModel):
+        self._model = model
+        self._weights = None if model.weights is None else np.memmap(model.weights, np.uint8, mode="r")
+        parameters = 2 + len(model.signature.inputs) + len(model.signature.outputs)
+        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * parameters)
+        self._entry = JitModule(model.object_code()).function(abi.ENTRY, prototype)
+
+    @property
+    def signature(self) -> Signature:
+        """The signature of the model."""
+        return self._model.signature
+
+    def bind(self, pool: int) -> Callable[[Sequence[int], Sequence[int]], None]:
+        """A function that runs the model in the pool at address `pool`."""
+        weights = 0 if self._weights is None else self._weights.ctypes.data
+
+        def call(inputs: Sequence[int], outputs: Sequence[int]) -> None:
+            self._entry(pool, weights, *inputs, *outputs)
+
+        return call
+
+    def save(self, path: Path, weights: emit.WeightsPlace) -> None:
+        """Write an artefact of the kind that the suffix of `path` names; raises UsageError."""
+        match path.suffix:
+            case ".so":
+                emit.write_library(self._model, path, weights)
+            case ".o":
+                emit.write_object(self._model, path, weights)
+            case ".h":
+                emit.write_header(self.signature, path)
+            case "":
+                emit.write_executable(self._model, path, weights)
+            case suffix:
+                raise UsageError(
+                    f"{path}: unknown suffix '{suffix}', known are: .so .o .h and none (program)"
+                )
+
+
+def jit(model: emit.CompiledModel) -> Executable:
+    """
+    Compile `model` into this process.
+
+    The file of the weights is mapped and must not change while the executable lives; `save` reads it again.
+    Raises UsageError if the model was compiled for another kind of processor.
+    """
+    host = Isa.host()
+    architectures = [isa.triple.split("-")[0] for isa in (model.isa, host)]
+    if architectures[0] != architectures[1] or model.isa.vector_bytes > host.vector_bytes:
+        raise UsageError(f"the model is compiled for {model.isa.cpu}, this processor is {host.cpu}")
+    return Executable(JitModel(model))
+
+
+# --- code from a shared library ---------------------------------------------------------------------------
+
+
+class LibraryModel:
+    """A model in a shared library with the C interface of `lowering.cpu.abi`."""
+
+    def __init__(self, path: Path):
+        self._path = path.absolute()
+        try:
+            self._library = ctypes.CDLL(_loadable_name(self._path))
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be loaded: {error}") from None
+        try:
+            functions = [getattr(self._library, name) for name in abi.EXPORTS]
+        except AttributeError:
+            raise UsageError(f"{path}: not a library compiled by occamy-xdsl") from None
+        _, describe, self._create, self._run, self._destroy, self._error = functions
+        describe.restype = self._error.restype = ctypes.c_char_p
+        self._destroy.restype = None
+        try:
+            self._signature = Signature.from_json(describe())
+        except ValueError as error:
+            raise UsageError(f"{path}: {error}") from None
+
+    @property
+    def signature(self) -> Signature:
+        """The signature of the model."""
+        return self._signature
+
+    def bind(self, pool: int) -> Callable[[Sequence[int], Sequence[int]], None]:
+        """A function that runs the model in the pool at address `pool`; raises OccamyError."""
+        model = ctypes.c_void_p()
+        if self._create(ctypes.byref(model), ctypes.c_void_p(pool)):
+            raise OccamyError(f"{self._path}: {self._error(None).decode()}")
+
+        def call(inputs: Sequence[int], outputs: Sequence[int]) -> None:
+            pointers = [(ctypes.c_void_p * len(values))(*values) for values in (inputs, outputs)]
+            if self._run(model, *pointers):
+                raise OccamyError(f"{self._path}: {self._error(model).decode()}")
+
+        weakref.finalize(call, self._destroy, model)
+        return call
+
+    def save(self, path: Path, weights: emit.WeightsPlace) -> None:
+        """Copy the library and its weights file, or write a header; raises UsageError."""
+        match path.suffix:
+            case ".h":
+                emit.write_header(self.signature, path)
+            case ".so":
+                shutil.copy2(self._path, path)
+                if emit.weights_path(self._path).exists():
+                    shutil.copy2(emit.weights_path(self._path), emit.weights_path(path))
+            case suffix:
+                raise UsageError(f"{path}: a loaded library is saved as .so or .h, not as '{suffix}'")
+
+
+_loaded: dict[Path, list[tuple[int, int, int]]] = {}
+
+
+def _loadable_name(path: Path) -> str:
+    """
+    A spelling of `path` that makes the dynamic loader read the file.
+
+    The loader returns the library it already has under an equal name, even if the file was replaced since; so
+    every new content of a path gets another spelling, with more `./`.
+    """
+    status = path.stat()
+    identity = status.st_dev, status.st_ino, status.st_mtime_ns
+    versions = _loaded.setdefault(path, [])
+    if identity not in versions:
+        versions.append(identity)
+    return f"{path.parent}/{'./' * versions.index(identity)}{path.name}"
+
+
+def open_library(path: str | Path) -> Executable:
+    """The model in the shared library at `path`; raises UsageError, or OccamyError for its weights."""
+    return Executable(LibraryModel(Path(path)))

@@ -1,0 +1,160 @@
+"""`occamy-opt`: xdsl-opt with the project's dialects, passes and ONNX files, and errors a user can read."""
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import IO, Any, cast
+
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, DenseResourceAttr, ModuleOp, StringAttr
+from xdsl.utils.arg_spec import parse_spec
+from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
+from xdsl.xdsl_opt_main import xDSLOptMain
+
+from occamy_xdsl.dialects import get_all_dialects
+from occamy_xdsl.errors import InvalidInputError, OccamyError
+from occamy_xdsl.pipelines import get_all_passes
+from occamy_xdsl.tools.universe import get_onnx_frontend
+
+
+class OccamyOptMain(xDSLOptMain):
+    """The driver. What is registered here is left alone where xDSL already found it by entry point."""
+
+    def register_all_dialects(self) -> None:
+        """xDSL's dialects and ours."""
+        super().register_all_dialects()
+        for name, factory in get_all_dialects().items():
+            if name not in self.ctx.registered_dialect_names:
+                self.ctx.register_dialect(name, factory)
+
+    def register_all_passes(self) -> None:
+        """xDSL's passes and ours."""
+        super().register_all_passes()
+        for name, factory in get_all_passes().items():
+            self.register_pass(name, factory)
+
+    def register_all_frontends(self) -> None:
+        """xDSL's frontends and ours."""
+        super().register_all_frontends()
+        self.available_frontends["onnx"] = get_onnx_frontend
+
+    def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
+        """xDSL's arguments and ours."""
+        super().register_all_arguments(arg_parser)
+        arg_parser.add_argument(
+            "--shape", action="append", default=[], metavar="NAME:1x3x8x8", help="shape of an ONNX input"
+        )
+        arg_parser.add_argument(
+            "--dim", action="append", default=[], metavar="NAME=4", help="value of a symbolic ONNX dimension"
+        )
+        arg_parser.add_argument(
+            "--allow-custom", action="store_true", help="import operators unknown to ONNX as onnx.Custom"
+        )
+        arg_parser.add_argument(
+            "--weights", type=Path, metavar="FILE", help="attach weights that --save-weights wrote"
+        )
+        arg_parser.add_argument(
+            "--save-weights", type=Path, metavar="FILE", help="write the weights that the result refers to"
+        )
+        arg_parser.add_argument(
+            "--elide-constants",
+            type=int,
+            metavar="N",
+            help="print dense constants of more than N elements as ...",
+        )
+
+    def setup_pipeline(self) -> None:
+        """As xDSL, with an error of our own for unknown passes and options."""
+        try:
+            super().setup_pipeline()
+        except ValueError as e:
+            raise InvalidInputError(f"-p: {e}") from None
+
+    def prepare_input(self) -> tuple[list[tuple[IO[bytes], int]], str]:
+        """As xDSL, with an error of our own for unknown file types; `-` is standard input."""
+        if self.args.input_file == "-":
+            self.args.input_file = None
+        try:
+            return super().prepare_input()
+        except ValueError as e:
+            raise InvalidInputError(f"{self.args.input_file}: {e}") from None
+
+    def parse_chunk(self, chunk: IO[bytes], file_extension: str, start_offset: int = 0) -> ModuleOp | None:
+        """The module of one chunk, its weights attached."""
+        spec = parse_spec(self.args.frontend or file_extension)
+        if spec.name == "onnx":
+            from occamy_xdsl.tools.onnx_frontend import OnnxFrontend
+
+            frontend = OnnxFrontend.from_spec(spec)
+            frontend = replace(
+                frontend,
+                shape=(*frontend.shape, *self.args.shape),
+                dim=(*frontend.dim, *self.args.dim),
+                allow_custom=frontend.allow_custom or self.args.allow_custom,
+            )
+            return frontend.parse(self.ctx, chunk, self.get_input_name())
+        module = super().parse_chunk(chunk, file_extension, start_offset)
+        if module is not None and self.args.weights is not None:
+            from occamy_xdsl.dialects.weights import WeightsFile
+
+            WeightsFile.load(self.args.weights).attach(module)
+        return module
+
+    def output_resulting_program(self, prog: ModuleOp) -> str:
+        """The text of the result; its weights go to the file that was asked for."""
+        if self.args.save_weights is not None:
+            from occamy_xdsl.dialects.weights import WeightsFile, references
+
+            WeightsFile.save(self.args.save_weights, references(prog))
+        if self.args.elide_constants is not None:
+            self.ctx.get_dialect("builtin")  # the printer asks the loaded dialects for the elided resource
+            elide_constants(prog, self.args.elide_constants)
+        return super().output_resulting_program(prog)
+
+
+def elide_constants(module: ModuleOp, limit: int) -> None:
+    """Replaces dense constants of more than `limit` elements by MLIR's `dense_resource<__elided__>`."""
+    for op in module.walk():
+        for attributes in (op.properties, op.attributes):
+            for name, attr in attributes.items():
+                if isinstance(attr, DenseIntOrFPElementsAttr):
+                    dense = cast("DenseIntOrFPElementsAttr[Any]", attr)
+                    if prod(dense.get_shape()) > limit:
+                        attributes[name] = DenseResourceAttr(StringAttr("__elided__"), dense.type)
+
+
+def message(error: BaseException) -> str:
+    """The fact that an error states, without the program that xDSL prints around it."""
+    while isinstance(error, DiagnosticException) and isinstance(error.__cause__, DiagnosticException):
+        error = error.__cause__
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """One line on stderr, without the place in our code that noticed."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Exits 1 with one `error:` line a fact for a fault of the input; a traceback is a fault of ours."""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning
+            OccamyOptMain("Occamy's modular optimizer driver", args).run()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OccamyError as e:
+        sys.exit("\n".join(f"error: {line}" for line in str(e).splitlines()))
+    except (ArgSpecParseError, DiagnosticException, ParseError, OSError) as e:
+        sys.exit(f"error: {message(e)}")
+
+
+if __name__ == "__main__":
+    main()

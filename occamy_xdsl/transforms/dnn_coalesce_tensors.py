@@ -1,0 +1,333 @@
+"""`dnn-coalesce-tensors`: tensors share memory: views instead of copies, results in place of dying operands."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
+from occamy_xdsl.analysis.in_place import in_place_operands
+from occamy_xdsl.analysis.liveness import liveness
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.transforms.dnn_insert_memory_ops import insert_deallocs
+
+
+@dataclass(frozen=True)
+class DnnCoalesceTensorsPass(ModulePass):
+    """
+    Lets tensors share memory where no value is lost.
+
+    - *Views*: a buffer that is a copy of (a view of) another one becomes that view.
+    - *Writing in place of a copy*: a buffer that is copied into a part of another one (a concatenation, an
+      output) becomes that part, so that its producer writes there. Where this would raise the peak, because
+      the whole is then needed earlier, the copy stays.
+    - *In place*: an op's result takes the buffer of an operand that dies there, if the op reads each element
+      before it writes it (elementwise ops, the residual of a fused convolution, softmax).
+
+    Requires: buffer form with `dnn.malloc`.
+    Ensures: buffer form; every `dnn.malloc` still has one `dnn.dealloc` after its last use; the bytes live at
+    any position are at most what they were.
+
+    Before:
+
+    ```mlir
+    %y = dnn.malloc : memref<4xf32>
+    dnn.softmax input(%x : memref<4xf32>) outs(%y : memref<4xf32>) {..}
+    dnn.dealloc %x : memref<4xf32>
+    dnn.copy input(%y : memref<4xf32>) outs(%out : memref<4xf32>)
+    dnn.dealloc %y : memref<4xf32>
+    ```
+
+    After:
+
+    ```mlir
+    dnn.softmax input(%x : memref<4xf32>) outs(%out : memref<4xf32>) {..}
+    dnn.dealloc %x : memref<4xf32>
+    ```
+
+    Source: the paper's tensor coalescing.
+    """
+
+    name = "dnn-coalesce-tensors"
+
+    views: bool = True
+    """Whether copies become views."""
+    in_place: bool = True
+    """Whether results take the place of operands that die."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in op.ops:
+            if isinstance(function, FuncOp) and function.body.blocks:
+                coalesce(function, views=self.views, in_place=self.in_place)
+
+
+def coalesce(function: FuncOp, *, views: bool, in_place: bool) -> None:
+    block = function.body.block
+    for op in list(block.ops):
+        if isinstance(op, dnn.DeallocOp):
+            Rewriter.erase_op(op)
+    if views:
+        for op in list(block.ops):
+            if isinstance(op, dnn.CopyOp):
+                forward_source(op)
+    lives = Lives(block)
+    # Backwards, so that a chain of ops works in its final destination from the start.
+    for op in reversed(list(block.ops)):
+        if isinstance(op, dnn.CopyOp) and views:
+            forward_destination(op, op.input, lives)
+        elif isinstance(op, dnn.KernelOp) and in_place:
+            for operand in in_place_operands(op):
+                if dies_at(op, operand, lives) and forward_destination(op, operand, lives):
+                    break
+    if in_place:
+        for op in list(block.ops):
+            if isinstance(op, dnn.KernelOp):
+                reuse_operand(op, lives)
+    erase_unused(block)
+    place_mallocs(block)
+    insert_deallocs(block)
+
+
+class Lives:
+    """First and last position and bytes of every root buffer, kept true while buffers merge."""
+
+    def __init__(self, block: Block):
+        table = liveness(block)
+        self.position = {op: i for i, op in enumerate(table.ops)}
+        self.ranges = {r.buffer: (r.first, r.last, r.bytes) for r in table.ranges}
+        self.peak = table.max_live_bytes
+
+    def merged(self, gone: SSAValue, into: SSAValue) -> dict[SSAValue, tuple[int, int, int]]:
+        """The ranges after `gone` has become part of `into`; the caller's buffers have none."""
+        ranges = dict(self.ranges)
+        first, last, _ = ranges.pop(gone)
+        if into in ranges:
+            own = ranges[into]
+            ranges[into] = (min(first, own[0]), max(last, own[1]), own[2])
+        return ranges
+
+    def peak_of(self, ranges: dict[SSAValue, tuple[int, int, int]]) -> int:
+        """Most bytes live at one position."""
+        change = [0] * (len(self.position) + 1)
+        for first, last, size in ranges.values():
+            change[first] += size
+            change[last + 1] -= size
+        return max(accumulate(change), default=0)
+
+    def merge(self, gone: SSAValue, into: SSAValue) -> None:
+        self.ranges = self.merged(gone, into)
+        self.peak = self.peak_of(self.ranges)
+
+
+def forward_source(copy: dnn.CopyOp) -> None:
+    """Replaces the buffer that a copy fills by the source of the copy."""
+    target, source = copy.outs[0], copy.input
+    if not isinstance(target.owner, dnn.MallocOp) or min(dnn.strides_of(source), default=0) < 0:
+        return
+    if substitute(target, source):
+        Rewriter.erase_op(copy)
+
+
+def forward_destination(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bool:
+    """
+    Replaces a buffer by the memory to which `op` moves its elements: a part of another buffer, an output.
+
+    Its producer then writes there, and a copy disappears. Not done where the peak would grow, since the
+    other buffer may be needed earlier.
+    """
+    target = op.outs[0]
+    whole = root_of(target)
+    if not isinstance(operand.owner, dnn.MallocOp) or (
+        target is whole and isinstance(whole.owner, dnn.MallocOp)
+    ):
+        return False
+    if (
+        operand not in lives.ranges
+        or whole is operand
+        or lives.peak_of(lives.merged(operand, whole)) > lives.peak
+    ):
+        return False
+    if plan_views(operand, dnn.strides_of(target)) is None:
+        return False
+    hoist(target)
+    substitute(operand, target)
+    lives.merge(operand, whole)
+    if isinstance(op, dnn.CopyOp):
+        Rewriter.erase_op(op)
+    return True
+
+
+def hoist(value: SSAValue) -> None:
+    """Moves a buffer's definition and the views that lead to it to the start of the block."""
+    chain = [value]
+    while isinstance(chain[-1].owner, dnn.ViewOp):
+        chain.append(chain[-1].owner.source)
+    for link in chain:
+        if isinstance(link.owner, dnn.ViewOp | dnn.MallocOp):
+            block = cast(Block, link.owner.parent)
+            link.owner.detach()
+            block.insert_op_before(link.owner, cast(Operation, block.first_op))
+
+
+def dies_at(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bool:
+    """
+    Whether nothing uses the operand's buffer after `op`, and `op` itself reads it element by element alone.
+    """
+    root = root_of(operand)
+    if root not in lives.ranges or lives.ranges[root][1] != lives.position[op]:
+        return False
+    same_way = [
+        v
+        for v in in_place_operands(op)
+        if v.type == operand.type and offset_in_root(v) == offset_in_root(operand)
+    ]
+    reads = sum(root_of(v) is root for v in op.operands)
+    return reads == sum(root_of(v) is root for v in same_way)
+
+
+def reuse_operand(op: dnn.KernelOp, lives: Lives) -> None:
+    """Lets a result take the buffer of an operand that dies at `op`."""
+    if not op.outs or not isinstance(op.outs[0].owner, dnn.MallocOp):
+        return
+    target = op.outs[0]
+    for operand in in_place_operands(op):
+        if dies_at(op, operand, lives) and substitute(target, operand):
+            lives.merge(target, root_of(operand))
+            return
+
+
+def erase_unused(block: Block) -> None:
+    """Erases views, constants and buffers that nothing uses."""
+    for op in reversed(list(block.ops)):
+        unused = all(result.first_use is None for result in op.results)
+        if isinstance(op, dnn.ViewOp | dnn.MallocOp | dnn.ConstantOp) and unused:
+            Rewriter.erase_op(op)
+
+
+def place_mallocs(block: Block) -> None:
+    """Moves each `dnn.malloc`, and each view, right before the first op that uses it."""
+    for op in reversed(list(block.ops)):
+        if not isinstance(op, dnn.ViewOp | dnn.MallocOp):
+            continue
+        first, *rest = (use.operation for use in op.results[0].uses)
+        for user in rest:
+            if user.is_before_in_block(first):
+                first = user
+        if op.next_op is not first:
+            op.detach()
+            block.insert_op_before(op, first)
+
+
+@dataclass(frozen=True)
+class MovedView:
+    """A view, its offset and strides (elements) on the memory it moves to, and the views of it."""
+
+    op: dnn.ViewOp
+    offset: int
+    strides: tuple[int, ...]
+    nested: list["MovedView"]
+
+
+def plan_views(buffer: SSAValue, strides: Sequence[int]) -> list[MovedView] | None:
+    """
+    How the views of a buffer look when its elements are stored with other `strides`.
+
+    None where a view steps through several dimensions at once, which the other strides may not allow.
+    """
+    old = list(zip(dnn.shape_of(buffer), dnn.strides_of(buffer), strict=True))
+    moves = list[MovedView]()
+    for op in dict.fromkeys(use.operation for use in buffer.uses):
+        if not isinstance(op, dnn.ViewOp):
+            continue
+        shape = dnn.shape_of(op.view)
+        plan = rebased(op.offset.value.data, shape, dnn.strides_of(op.view), old, strides)
+        nested = plan_views(op.view, plan[1]) if plan is not None else None
+        if plan is None or nested is None:
+            return None
+        moves.append(MovedView(op, *plan, nested))
+    return moves
+
+
+def move_views(moves: Sequence[MovedView], replacement: SSAValue) -> None:
+    """Carries out a plan: the views look at `replacement`."""
+    for move in moves:
+        view = move.op.view
+        type = dnn.buffer_type(dnn.shape_of(view), dnn.element_type_of(view), move.strides)
+        other = dnn.ViewOp(replacement, move.offset, type)
+        other.location = move.op.location
+        cast(Block, move.op.parent).insert_op_before(other, move.op)
+        move_views(move.nested, other.view)
+        view.replace_all_uses_with(other.view)
+        Rewriter.erase_op(move.op)
+
+
+def substitute(buffer: SSAValue, replacement: SSAValue) -> bool:
+    """
+    Replaces a whole buffer by another memref with the same elements, for views of it too.
+
+    Returns False, and changes nothing, where a view cannot be expressed on the replacement.
+    """
+    moves = plan_views(buffer, dnn.strides_of(replacement))
+    if moves is None:
+        return False
+    move_views(moves, replacement)
+    buffer.replace_all_uses_with(replacement)
+    return True
+
+
+def rebased(
+    offset: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    old: Sequence[tuple[int, int]],
+    new: Sequence[int],
+) -> tuple[int, tuple[int, ...]] | None:
+    """
+    Offset and strides of a view of a buffer, for the same elements stored with other strides.
+
+    `old` lists (size, stride) of the buffer's dimensions, `new` their strides in the other storage. None
+    where a dimension of the view steps through several of the buffer's. All figures are in elements.
+    """
+    # Equal strides over all but unit dimensions: the view stays as it is.
+    if all(size == 1 or was == now for (size, was), now in zip(old, new, strict=True)):
+        return offset, tuple(strides)
+    dims = [(size, was, now) for (size, was), now in zip(old, new, strict=True) if size > 1]
+    if any(was == 0 for _, was, _ in dims):
+        return None
+    # Neighbouring dimensions that stay neighbours in the other storage count as one.
+    runs = list[tuple[int, int, int]]()
+    for size, was, now in sorted(dims, key=lambda dim: -dim[1]):
+        if runs and runs[-1][1] == size * was and runs[-1][2] == size * now:
+            runs[-1] = (runs[-1][0] * size, was, now)
+        else:
+            runs.append((size, was, now))
+    reach, start, rest = list[int](), 0, offset
+    for _, was, now in runs:
+        reach.append(rest // was)
+        start += reach[-1] * now
+        rest %= was
+    if rest:
+        return None
+    moved = [0] * len(shape)
+    for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        if size == 1 or stride == 0:
+            continue
+        for k, (extent, was, now) in enumerate(runs):
+            steps = (size - 1) * stride // was
+            if stride > 0 and stride % was == 0 and reach[k] + steps < extent:
+                reach[k] += steps
+                moved[dim] = stride // was * now
+                break
+        else:
+            return None
+    for dim in range(len(shape) - 1, -1, -1):
+        if shape[dim] == 1:
+            moved[dim] = moved[dim + 1] * shape[dim + 1] if dim + 1 < len(shape) else 1
+    return start, tuple(moved)

@@ -1,0 +1,345 @@
+"""`dnn-fuse-layers`: scalar work moves into the layer that produces its operand; affine constants into weights."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.context import Context
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, dense_or_ref, numpy_dtype, to_array
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DnnFuseLayersPass(ModulePass):
+    """
+    Fuses layers so that fewer tensors have to be kept.
+
+    Four rewrites, until none applies:
+
+    - an elementwise op whose only user is another elementwise op of the same shape joins it;
+    - an elementwise op that uses the only result of a convolution, transposed convolution, pooling or matrix
+      product becomes (part of) that op's epilogue; its other operands, such as a residual, become `extras`;
+    - multiplications and additions by constants of one value a channel at the start of a convolution's
+      epilogue (batch normalisation, bias) are computed into its filter and bias;
+    - constant padding by 0 of spatial dimensions alone becomes part of a convolution's own padding.
+
+    Requires: value form.
+    Ensures: the same results up to rounding. A result that has other users or is returned is never fused away.
+
+    Before:
+
+    ```mlir
+    %0 = dnn.conv input(%x : ..) filter(%w : ..) {..} -> tensor<1x4x8x8xf32>
+    %1 = dnn.elementwise ins(%0, %r : ..) -> tensor<1x4x8x8xf32> body {
+    ^bb0(%a : f32, %b : f32):
+      %s = arith.addf %a, %b : f32
+      dnn.yield %s : f32
+    }
+    ```
+
+    After:
+
+    ```mlir
+    %1 = dnn.conv input(%x : ..) filter(%w : ..) extras(%r : ..) {..} -> tensor<1x4x8x8xf32> epilogue {
+    ^bb0(%a : f32, %b : f32):
+      %s = arith.addf %a, %b : f32
+      dnn.yield %s : f32
+    }
+    ```
+
+    Source: the paper's layer fusion.
+    """
+
+    name = "dnn-fuse-layers"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in op.ops:
+            if isinstance(function, FuncOp) and function.body.blocks:
+                fuse_block(function.body.block)
+
+
+def fuse_block(block: Block) -> None:
+    """Applies all rewrites to one block of value form, in program order until nothing changes."""
+    changed = True
+    while changed:
+        changed = False
+        for op in list(block.ops):
+            if op.parent is None:
+                continue
+            if isinstance(op, dnn.ElementwiseOp):
+                changed |= fuse_into_consumer(op) or fuse_into_producer(op)
+            elif isinstance(op, dnn.PadOp):
+                changed |= fold_padding(op)
+    for op in list(block.ops):
+        if isinstance(op, dnn.ConvOp | dnn.ConvTransposeOp | dnn.MatmulOp):
+            current: FoldsAffine | None = op
+            while current is not None:
+                current = fold_affine(current)
+
+
+def single_user(value: SSAValue) -> Operation | None:
+    """The one op that uses `value`, however often; None where there are more or none."""
+    users = {use.operation for use in value.uses}
+    return users.pop() if len(users) == 1 else None
+
+
+def clone_body(block: Block, into: Block, arguments: Sequence[SSAValue]) -> list[SSAValue]:
+    """Appends clones of a region's ops to `into` with its arguments replaced; returns what it yields."""
+    mapping: dict[SSAValue, SSAValue] = dict(zip(block.args, arguments, strict=True))
+    for op in block.ops:
+        if isinstance(op, dnn.YieldOp):
+            return [mapping[v] for v in op.values]
+        into.add_op(op.clone(value_mapper=mapping))
+    raise AssertionError("a fused region ends in dnn.yield")
+
+
+def fuse_into_consumer(op: dnn.ElementwiseOp) -> bool:
+    """Merges `op` into the elementwise op that is its only user."""
+    user = single_user(op.results[0])
+    if not isinstance(user, dnn.ElementwiseOp) or op.results[0].type != user.results[0].type:
+        return False
+    operands = list[SSAValue]()
+    for value in (*op.ins, *(v for v in user.ins if v is not op.results[0])):
+        if value not in operands:
+            operands.append(value)
+    block = Block(arg_types=[dnn.signless(dnn.element_type_of(v)) for v in operands])
+    argument = dict(zip(operands, block.args, strict=True))
+    (inner,) = clone_body(op.body.block, block, [argument[v] for v in op.ins])
+    outer = [inner if v is op.results[0] else argument[v] for v in user.ins]
+    block.add_op(dnn.YieldOp(*clone_body(user.body.block, block, outer)))
+    merged = dnn.ElementwiseOp(operands, user.results[0].type, Region(block))
+    merged.location = user.location
+    replace(user, merged)
+    Rewriter.erase_op(op)
+    return True
+
+
+def replace(op: Operation, new: Operation) -> None:
+    """Puts `new` in the place of `op`, whose results it takes over."""
+    assert op.parent is not None
+    op.parent.insert_op_before(new, op)
+    for old, value in zip(op.results, new.results, strict=True):
+        value.name_hint = old.name_hint
+        old.replace_all_uses_with(value)
+    Rewriter.erase_op(op)
+
+
+def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
+    """Makes `op` the epilogue of the op that computes one of its operands, the latest where several could."""
+    candidates = [
+        value.owner
+        for value in dict.fromkeys(op.ins)
+        if isinstance(value.owner, dnn.FusableOp)
+        and len(value.owner.results) == 1
+        and single_user(value) is op
+        and dnn.shape_of(value) == dnn.shape_of(op.results[0])
+        and value.owner.parent is op.parent
+    ]
+    if not candidates:
+        return False
+    producer = candidates[0]
+    for other in candidates[1:]:
+        if producer.is_before_in_block(other):
+            producer = other
+    result = producer.results[0]
+    extras = list(producer.extras)
+    extras += [v for v in dict.fromkeys(op.ins) if v is not result and v not in extras]
+    block = Block(
+        arg_types=[
+            dnn.signless(producer.accumulated_type),
+            *(dnn.signless(dnn.element_type_of(v)) for v in extras),
+        ]
+    )
+    argument = dict(zip(extras, block.args[1:], strict=True))
+    element: SSAValue = block.args[0]
+    if producer.epilogue is not None:
+        own = [argument[v] for v in producer.extras]
+        (element,) = clone_body(producer.epilogue.block, block, [element, *own])
+    elif element.type != dnn.signless(dnn.element_type_of(result)):
+        return False
+    outer = [element if v is result else argument[v] for v in op.ins]
+    block.add_op(dnn.YieldOp(*clone_body(op.body.block, block, outer)))
+    fused = producer.rebuilt(groups={"extras": extras}, results=[op.results[0].type], regions=[Region(block)])
+    # The fused op stands where the elementwise op stood: there all its operands are defined.
+    replace(op, fused)
+    Rewriter.erase_op(producer)
+    return True
+
+
+def constant_of(value: SSAValue) -> dnn.ConstantOp | None:
+    """The constant op that defines `value`, if one does."""
+    return value.owner if isinstance(value.owner, dnn.ConstantOp) else None
+
+
+def weights_of(op: dnn.ConstantOp) -> Weights:
+    """The constant's value as weights that need not be loaded yet."""
+    if isinstance(op.value, WeightsRefAttr):
+        return op.value.data
+    array = to_array(op.value, op.output.type)
+    return Weights.of(array, f"dense({array.dtype},{array.tobytes().hex()})")
+
+
+def constant_before(op: Operation, weights: Weights, like: SSAValue) -> SSAValue:
+    """A new constant in front of `op` with the element type of `like`."""
+    assert op.parent is not None
+    type = TensorType(dnn.element_type_of(like), weights.shape)
+    constant = dnn.ConstantOp(dense_or_ref(weights, weights.key), type)
+    constant.location = op.location
+    op.parent.insert_op_before(constant, op)
+    return constant.output
+
+
+def channel_vector(shape: Sequence[int], rank: int, channel: int, channels: int) -> bool:
+    """Whether a constant of `shape`, broadcast to `rank` dimensions, has one value a channel or one in all."""
+    lead = rank - len(shape)
+    sizes = {dim + lead: size for dim, size in enumerate(shape)}
+    return all(size == 1 or (dim == channel and size == channels) for dim, size in sizes.items())
+
+
+FoldsAffine: TypeAlias = dnn.ConvOp | dnn.ConvTransposeOp | dnn.MatmulOp
+
+
+def fold_affine(op: FoldsAffine) -> FoldsAffine | None:
+    """
+    Computes the first op of the epilogue into filter and bias where it adds, subtracts, multiplies or divides
+    by a constant of one value an output channel (a convolution's dimension 1, a matrix product's last).
+
+    Returns the op that takes the place of `op`; None where nothing folds.
+    """
+    shape = dnn.shape_of(op.results[0])
+    channel = len(shape) - 1 if isinstance(op, dnn.MatmulOp) else 1
+    channels = shape[channel]
+    filter = op.b if isinstance(op, dnn.MatmulOp) else op.filter
+    filter_constant = constant_of(filter)
+    if op.epilogue is None or filter_constant is None or not isinstance(op.accumulated_type, AnyFloat):
+        return None
+    if op.bias is not None and (constant_of(op.bias) is None or dnn.shape_of(op.bias)[-1:] != (channels,)):
+        return None
+    if isinstance(op, dnn.MatmulOp) and len(dnn.shape_of(filter)) != 2:
+        return None
+    block = op.epilogue.block
+    first = single_user(block.args[0])
+    if not isinstance(first, arith.AddfOp | arith.SubfOp | arith.MulfOp | arith.DivfOp):
+        return None
+    lhs, rhs = first.operands
+    if lhs is rhs or (rhs is block.args[0] and isinstance(first, arith.SubfOp | arith.DivfOp)):
+        return None
+    value = _channel_constant(op, rhs if lhs is block.args[0] else lhs, channel, channels)
+    if value is None:
+        return None
+    kind = first.name.removeprefix("arith.").removesuffix("f")
+    bias = _fold_bias(op, kind, value, channels)
+    folded_filter = filter
+    if kind in ("mul", "div"):
+        folded_filter = constant_before(op, _fold_filter(op, filter_constant, kind, value, channels), filter)
+    rest = Block(arg_types=[a.type for a in block.args])
+    mapping: dict[SSAValue, SSAValue] = dict(zip(block.args, rest.args, strict=True))
+    mapping[first.results[0]] = rest.args[0]
+    for inner in block.ops:
+        if inner is not first:
+            rest.add_op(inner.clone(value_mapper=mapping))
+    extras = list(op.extras)
+    for argument in reversed(rest.args[1:]):
+        if argument.first_use is None:
+            del extras[argument.index - 1]
+            rest.erase_arg(argument)
+    is_identity = isinstance(last := rest.first_op, dnn.YieldOp) and last.values[0] is rest.args[0]
+    groups = {
+        "b" if isinstance(op, dnn.MatmulOp) else "filter": [folded_filter],
+        "bias": [] if bias is None else [bias],
+        "extras": extras,
+    }
+    folded = op.rebuilt(groups=groups, regions=[] if is_identity else [Region(rest)])
+    replace(op, folded)
+    return cast(FoldsAffine, folded)
+
+
+def _channel_constant(op: FoldsAffine, value: SSAValue, channel: int, channels: int) -> Weights | None:
+    """The constant behind an epilogue's value, if it has one element a channel or one in all."""
+    if isinstance(value.owner, arith.ConstantOp):
+        number = cast(FloatAttr[AnyFloat], value.owner.value).value.data
+        return Weights.splat(number, numpy_dtype(value.type), (1,))
+    if not isinstance(value, BlockArgument):
+        return None
+    extra = op.extras[value.index - 1]
+    constant = constant_of(extra)
+    rank = len(dnn.shape_of(op.results[0]))
+    if constant is None or not channel_vector(dnn.shape_of(extra), rank, channel, channels):
+        return None
+    return weights_of(constant)
+
+
+_NUMPY: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+}
+
+
+def _fold_bias(op: FoldsAffine, kind: str, value: Weights, channels: int) -> SSAValue | None:
+    """The bias after the folded op; None where there is still none."""
+    if op.bias is None and kind in ("mul", "div"):
+        return None
+
+    def fold(*arrays: Array) -> Array:
+        *bias, other = arrays
+        start = bias[0].reshape(-1) if bias else np.zeros(channels, other.dtype)
+        return _NUMPY[kind](start, np.broadcast_to(other.reshape(-1), (channels,)))
+
+    constant = constant_of(op.bias) if op.bias is not None else None
+    inputs = (weights_of(constant), value) if constant is not None else (value,)
+    filter = op.b if isinstance(op, dnn.MatmulOp) else op.filter
+    weights = Weights.derived(f"bias-{kind}", fold, *inputs, dtype=value.dtype, shape=(channels,))
+    return constant_before(op, weights, filter)
+
+
+def _fold_filter(
+    op: FoldsAffine, constant: dnn.ConstantOp, kind: str, value: Weights, channels: int
+) -> Weights:
+    """The filter after the folded multiplication or division."""
+    shape = dnn.shape_of(constant.output)
+    groups = op.group_.value.data if isinstance(op, dnn.ConvTransposeOp) else 1
+    layer = op.name.removeprefix("dnn.")
+
+    def fold(filter: Array, other: Array) -> Array:
+        scale = np.broadcast_to(other.reshape(-1), (channels,))
+        if layer == "matmul":
+            return _NUMPY[kind](filter, scale)
+        ones = (1,) * (len(shape) - 2)
+        if layer == "conv":
+            return _NUMPY[kind](filter, scale.reshape(-1, 1, *ones))
+        # Input channels of one group meet only that group's output channels.
+        spread = np.repeat(scale.reshape(groups, -1), shape[0] // groups, axis=0)
+        return _NUMPY[kind](filter, spread.reshape(shape[0], shape[1], *ones))
+
+    label = f"filter-{kind}-{layer}{groups}"
+    weights = weights_of(constant)
+    return Weights.derived(label, fold, weights, value, dtype=weights.dtype, shape=shape)
+
+
+def fold_padding(op: dnn.PadOp) -> bool:
+    """Moves padding by 0 of spatial dimensions alone into the convolution that is the only user."""
+    user = single_user(op.results[0])
+    if not isinstance(user, dnn.ConvOp) or user.input is not op.results[0] or op.mode.data != "constant":
+        return False
+    value = cast(FloatAttr[AnyFloat], op.value).value.data
+    low, high = dnn.ints(op.low), dnn.ints(op.high)
+    if value != 0 or any((*low[:2], *high[:2])):
+        return False
+    pads = dnn.ints(user.pads)
+    op.results[0].replace_all_uses_with(op.input)
+    user.properties["pads"] = dnn.i64_array(a + b for a, b in zip(pads, (*low[2:], *high[2:]), strict=True))
+    Rewriter.erase_op(op)
+    return True
