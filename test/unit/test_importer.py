@@ -119,7 +119,7 @@ def check_against_proto(path: Path, module: ModuleOp) -> None:
         pairs = list(zip(ops, nodes, strict=True))
     else:  # nodes that ONNX defines as functions were expanded: the others are still there by name
         by_name = {op.node_name: op for op in ops}
-        expanded = {n.op_type for n in nodes if n.name not in by_name}
+        expanded = {n.op_type for n in nodes if n.name and n.name not in by_name}
         assert all(onnx.defs.get_schema(op_type).has_function for op_type in expanded)
         pairs = [(by_name[n.name], n) for n in nodes if n.name in by_name]
         assert len(pairs) > len(nodes) / 2
