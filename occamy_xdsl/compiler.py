@@ -38,7 +38,7 @@ from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options, get_all_passes, stages
 from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
-from occamy_xdsl.runtime.executable import Executable, jit
+from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
 from occamy_xdsl.version import VERSION
 
 
@@ -272,8 +272,8 @@ def write_weights(module: ModuleOp, path: Path) -> Path:
 class CompiledExecutable(Executable):
     """An executable that was compiled in this process, and still knows its intermediate programs."""
 
-    def __init__(self, compilation: Compilation, executable: Executable):
-        super().__init__(executable._program)  # pyright: ignore[reportPrivateUsage]
+    def __init__(self, compilation: Compilation, model: LoadedModel):
+        super().__init__(model)
         self._compilation = compilation
 
     def ir(self, stage: str) -> str:
@@ -311,7 +311,7 @@ def compile_to_memory(compilation: Compilation) -> CompiledExecutable:
     """Finishes a compilation for this machine and loads its code; the weights are in a temporary file."""
     folder = Path(tempfile.mkdtemp(prefix="occamy-"))
     try:
-        executable = CompiledExecutable(compilation, jit(compilation.compiled(folder)))
+        executable = CompiledExecutable(compilation, JitModel(compilation.compiled(folder)))
     except BaseException:
         rmtree(folder, ignore_errors=True)
         raise

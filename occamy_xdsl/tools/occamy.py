@@ -23,8 +23,8 @@ INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 CLOSED_PIPE = 128 + signal.SIGPIPE
 
-_EMIT_ALIAS = re.compile(r"--?[Ee]mit(ONNXIR|MLIR|LLVMIR|Obj|Lib)")
-"""onnx-mlir's way to say `--emit`; `ir` at the end says nothing."""
+EMIT_ALIASES = {"ONNXIR": "onnx", "MLIR": "mlir", "LLVMIR": "llvm", "Obj": "obj", "Lib": "lib"}
+"""What follows `--Emit` in onnx-mlir, and what `--emit` calls it."""
 
 app = typer.Typer(
     name="occamy",
@@ -32,17 +32,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    compile.compile,
-    run.run,
-    report.report,
-    check.check,
-    bench.bench,
-    ops.ops,
-    tune.tune,
-    version.version,
-):
-    app.command()(command)
+COMMANDS = {
+    command.__name__: command
+    for command in (
+        compile.compile,
+        run.run,
+        report.report,
+        check.check,
+        bench.bench,
+        ops.ops,
+        tune.tune,
+        version.version,
+    )
+}
+for _command in COMMANDS.values():
+    app.command()(_command)
 
 
 @app.callback(
@@ -58,10 +62,7 @@ def occamy(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code of the command line `arguments`, those of the process by default."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    arguments = [
-        f"--emit={match[1].lower().removesuffix('ir')}" if (match := _EMIT_ALIAS.fullmatch(a)) else a
-        for a in arguments
-    ]
+    arguments = [_without_alias(a) for a in arguments]
     # Accepted after the command, too: that is where one adds it when a command has failed.
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
@@ -83,13 +84,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _without_alias(argument: str) -> str:
+    match = re.fullmatch(rf"--?[Ee]mit({'|'.join(EMIT_ALIASES)})", argument)
+    return argument if match is None else f"--emit={EMIT_ALIASES[match[1]]}"
+
+
 def _fail(error: Exception, arguments: Sequence[str]) -> int:
     """Says on stderr what is wrong, one fact a line; the exit code."""
     if isinstance(error, TyperException):
-        command = next((a for a in arguments if not a.startswith("-")), "")
-        _say(
-            f"{' '.join(error.format_message().split())}; see `{' '.join(f'occamy {command}'.split())} --help`"
-        )
+        command = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+        fact = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
+        _say(f"{fact}; see `{' '.join(f'occamy {command} --help'.split())}`")
         return 2
     if isinstance(error, OccamyError):
         for line in str(error).splitlines():
