@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from occamy_xdsl.report.memory import MemoryReport
     from occamy_xdsl.runtime.executable import Executable
     from occamy_xdsl.runtime.executable import open_library as open
-    from occamy_xdsl.version import VERSION as __version__
+
+    __version__: str
 
 __all__ = [
     "CompiledExecutable",

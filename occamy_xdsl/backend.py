@@ -62,7 +62,7 @@ class OccamyRep(BackendRep):
         if len(values) != len(self._inputs):
             raise InvalidInputError(f"expected {len(self._inputs)} inputs, got {len(values)}")
         outputs = self._executable(values).run(*values)
-        return cast(tuple[Any, ...], namedtupledict("Outputs", list(outputs))(*outputs.values()))
+        return namedtupledict("Outputs", list(outputs))(*outputs.values())
 
 
 def _is_static(value: onnx.ValueInfoProto) -> bool:

@@ -24,6 +24,7 @@ from xdsl.dialects.builtin import (
 from xdsl.passes import ModulePass, PassPipeline
 from xdsl.printer import Printer
 from xdsl.transforms import get_all_passes as get_upstream_passes
+from xdsl.utils.hints import isa
 
 from occamy_xdsl.dialects import get_all_dialects
 from occamy_xdsl.dialects.dnn import element_type_of, shape_of
@@ -33,11 +34,12 @@ from occamy_xdsl.errors import MemoryLimitError, UsageError
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
+from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, kernel_calls
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options, get_all_passes, stages
-from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
+from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes, node_name
 from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
 from occamy_xdsl.version import VERSION
 
@@ -143,7 +145,8 @@ class Compilation:
             current = self._pending.pop(0)
             for text in current.passes:
                 PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
-                self._observe(text.partition("{")[0])
+                if current.name != "mlir":
+                    self._observe(text.partition("{")[0])
             if current.name != "mlir":  # mlir-opt verifies that one, and sooner
                 self.module.verify()
             self._done.append(current.name)
@@ -160,7 +163,7 @@ class Compilation:
                 _specs(input_names(main), [a.type for a in main.body.block.args]),
                 _specs(result_names(main), main.function_type.outputs.data),
             )
-        if name not in ("dce", "verify-dnn-pool", "onnx-infer-shapes", "convert-dnn-to-cpu"):
+        if name not in ("dce", "verify-dnn-pool", "onnx-infer-shapes"):
             self.steps.append(PassStep(name, live_bytes(self.module)))
 
     def report(self) -> MemoryReport:
@@ -221,11 +224,18 @@ class Compilation:
         self.module.attributes.update(listing)
         return text
 
+    def kernels(self) -> list[tuple[str, str]]:
+        """The ONNX node and the kernel of each call, in order of execution."""
+        self.run_to("mlir")
+        return [(node_name(call), call.callee.string_value()) for call in kernel_calls(self.module)]
+
     def compiled(self, folder: Path) -> CompiledModel:
         """The model after lowering; its weights are written to a file in `folder`."""
         self.run_to("mlir")
         assert self._signature is not None
         inputs, outputs = self._signature
+        if self.options.profile:
+            outputs += (TensorSpec(CLOCK, "int64", (len(kernel_calls(self.module)) + 1, 2)),)
         signature = Signature(
             inputs,
             outputs,
@@ -242,7 +252,7 @@ class Compilation:
 def _specs(names: Sequence[str], types: Sequence[Any]) -> tuple[TensorSpec, ...]:
     specs = list[TensorSpec]()
     for name, type in zip(names, types, strict=True):
-        assert isinstance(type, TensorType)
+        assert isa(type, TensorType)
         specs.append(TensorSpec(name, numpy_dtype(element_type_of(type)).name, shape_of(type)))
     return tuple(specs)
 
@@ -276,15 +286,15 @@ class CompiledExecutable(Executable):
 
     def __init__(self, compilation: Compilation, model: LoadedModel):
         super().__init__(model)
-        self._compilation = compilation
+        self.compilation = compilation
 
     def ir(self, stage: str) -> str:
         """The program after a stage, as text: onnx, dnn, mem, mlir or llvm."""
-        return self._compilation.ir(stage)
+        return self.compilation.ir(stage)
 
     def memory_report(self) -> MemoryReport:
         """What the model needs."""
-        return self._compilation.report()
+        return self.compilation.report()
 
 
 def compile(

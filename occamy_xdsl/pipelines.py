@@ -29,6 +29,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "occamy_xdsl.lowering.cpu": (
         "convert-dnn-to-cpu",
         "cpu-assign-workspaces",
+        "cpu-insert-clock",
     ),
 }
 """Every pass, by the package that holds it. Pass `a-b` is the class `ABPass` in the file `a_b.py` there."""
@@ -66,6 +67,8 @@ class Options:
     """Bytes that the pool may have at most."""
     workspace_limit: int | None = None
     """Bytes that the scratch buffer of one kernel may have at most."""
+    profile: bool = False
+    """Whether runs note the time of each kernel call, in an additional output."""
 
     def __post_init__(self) -> None:
         """Raises UsageError for what cannot be honoured, rather than ignore it."""
@@ -148,7 +151,13 @@ def stages(options: Options) -> list[Stage]:
             ],
         ),
         Stage("mem", memory),
-        Stage("mlir", [_spec("convert-dnn-to-cpu", target=options.processor)]),
+        Stage(
+            "mlir",
+            [
+                _spec("convert-dnn-to-cpu", target=options.processor),
+                *(["cpu-insert-clock"] if options.profile else []),
+            ],
+        ),
     ]
 
 

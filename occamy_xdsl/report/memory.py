@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import (
     NameLoc,
 )
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
+from xdsl.ir import BlockArgument, Operation
 
 from occamy_xdsl.analysis.aliasing import root_of
 from occamy_xdsl.analysis.liveness import LiveRange, liveness
@@ -213,7 +213,8 @@ def node_name(op: Operation) -> str:
 
 def _name(life: LiveRange) -> str:
     """The buffer's name; that of the node which writes it where it has none."""
-    return life.buffer.name_hint or node_name(life.users[0])
+    hint: str | None = life.buffer.name_hint
+    return hint or node_name(life.users[0])
 
 
 def live_bytes(module: ModuleOp) -> int:
@@ -253,8 +254,12 @@ def _weights_bytes(main: FuncOp) -> int:
 
 def _caller_tensors(main: FuncOp, position: dict[Operation, int]) -> list[Tensor]:
     names, end = argument_names(main), max(len(position) - 1, 0)
-    inputs: list[tuple[Any, Kind]] = [(a, "input") for a in input_arguments(main)]
-    outputs: list[tuple[Any, Kind]] = [(a, "output") for a in output_arguments(main)]
+    kinds: list[tuple[Kind, list[BlockArgument]]] = [
+        ("input", input_arguments(main)),
+        ("output", output_arguments(main)),
+    ]
     return [
-        Tensor(names[a.index], "", dnn.byte_size(a), None, 0, end, None, kind) for a, kind in inputs + outputs
+        Tensor(names[a.index], "", dnn.byte_size(a), None, 0, end, None, kind)
+        for kind, arguments in kinds
+        for a in arguments
     ]

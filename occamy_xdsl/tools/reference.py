@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from occamy_xdsl.errors import UsageError
@@ -40,7 +41,7 @@ def interpreter(compilation: "Compilation") -> Run:
 def onnxruntime(model: "Model", threads: int = 1) -> Run:
     """ONNX Runtime on `threads` threads of the CPU; raises UsageError."""
     try:
-        import onnxruntime
+        import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
     except ImportError:
         raise UsageError("onnxruntime is not installed: pip install onnxruntime") from None
     ort = cast(Any, onnxruntime)
@@ -50,10 +51,9 @@ def onnxruntime(model: "Model", threads: int = 1) -> Run:
     options.log_severity_level = 3  # errors; they come as exceptions anyway
     source = model.source
     try:
-        serialized = source if isinstance(source, bytes) else None
-        if serialized is None:
-            serialized = source.SerializeToString() if not _is_path(source) else str(source)
-        session = ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+        if not isinstance(source, bytes):
+            source = str(source) if isinstance(source, str | Path) else source.SerializeToString()
+        session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no common base
         raise UsageError(f"onnxruntime refuses the model: {_first_line(error)}") from None
     inputs = [i.name for i in session.get_inputs()]
@@ -67,10 +67,6 @@ def onnxruntime(model: "Model", threads: int = 1) -> Run:
         return dict(zip(outputs, results, strict=True))
 
     return run
-
-
-def _is_path(source: Any) -> bool:
-    return not hasattr(source, "SerializeToString")
 
 
 def _first_line(error: Exception) -> str:
@@ -92,7 +88,7 @@ def with_all_values(model: "Model") -> tuple["ModelProto", list[tuple[str, str, 
     elif isinstance(source, bytes):
         proto = onnx.load_from_string(source)
     else:
-        proto = onnx.load(str(source))
+        proto = onnx.load(str(source))  # pyright: ignore[reportUnknownMemberType]  # a generic path
     known = {output.name for output in proto.graph.output}
     nodes = list[tuple[str, str, list[str]]]()
     for index, node in enumerate(proto.graph.node):

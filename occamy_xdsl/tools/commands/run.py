@@ -1,8 +1,10 @@
 """`occamy run`: a model on given or random inputs."""
 
+import json
 import statistics
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
-from occamy_xdsl.tools.output import note, replacing
+from occamy_xdsl.tools.output import check_writable, note, replacing, write_text
 
 if TYPE_CHECKING:
     from occamy_xdsl.runtime.executable import Array, Executable
@@ -58,6 +60,10 @@ def run(
         raise UsageError("--simulate: needs a cuda target, which is not available yet")
     if (rtol, atol) != (None, None) and not expect:
         raise UsageError("--rtol and --atol: nothing is compared without --expect")
+    if profile is not None:
+        if is_artefact(model):
+            raise UsageError(f"--profile: needs the model, {model} is compiled already")
+        check_writable(profile)
     executable = load(model, options)
     signature = executable.signature
     inputs = bind.parse_inputs(input, signature.inputs)
@@ -71,6 +77,8 @@ def run(
             if spec.name in missing
         }
     outputs = executable.run(inputs)
+    if profile is not None:
+        write_text(profile, json.dumps(profile_of(executable, inputs, repeat), indent=2) + "\n")
     if repeat > 1:
         note(timings(executable, inputs, outputs, repeat))
     for name, value in outputs.items():
@@ -135,6 +143,33 @@ def timings(
         times.append(1e3 * (time.perf_counter() - start))
     p90 = sorted(times)[min(len(times) - 1, int(0.9 * len(times)))]
     return f"{repeat} runs: median {statistics.median(times):.3f} ms, min {min(times):.3f}, p90 {p90:.3f}"
+
+
+def profile_of(executable: "Executable", inputs: Mapping[str, Any], repeat: int) -> dict[str, Any]:
+    """The median time of each kernel call over `repeat` runs, in microseconds, in order of execution."""
+    import numpy as np
+
+    from occamy_xdsl.compiler import Compilation, CompiledExecutable, compile_to_memory
+    from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK
+
+    assert isinstance(executable, CompiledExecutable)
+    original = executable.compilation
+    timed = Compilation(original.model, replace(original.options, profile=True))
+    clocked = compile_to_memory(timed)
+    clocked.run(inputs)
+    times = np.array([clocked.run(inputs)[CLOCK] for _ in range(repeat)])
+    microseconds = 1e6 * times[..., 0] + 1e-3 * times[..., 1]
+    medians = np.median(np.diff(microseconds, axis=1), axis=0)
+    return {
+        "model": original.model.name,
+        "target": original.options.target,
+        "runs": repeat,
+        "total_us": round(float(medians.sum()), 3),
+        "calls": [
+            {"node": node, "kernel": kernel, "us": round(float(us), 3)}
+            for (node, kernel), us in zip(timed.kernels(), medians, strict=True)
+        ],
+    }
 
 
 def summary(name: str, value: "Array") -> str:

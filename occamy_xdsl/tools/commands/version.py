@@ -24,9 +24,7 @@ def version(
 
 def tool_versions() -> dict[str, str]:
     """Versions of Python, of the packages that decide what is generated, and of LLVM and mlir-opt."""
-    import llvmlite.binding as llvm
-
-    from occamy_xdsl.lowering.toolchain import ToolError, tool_version
+    from occamy_xdsl.lowering.toolchain import LLVM_VERSION, ToolError, tool_version
 
     try:
         mlir = tool_version("mlir-opt")
@@ -35,6 +33,6 @@ def tool_versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         **{name: installed(name) for name in ("xdsl", "onnx", "numpy", "llvmlite")},
-        "llvm": ".".join(map(str, llvm.llvm_version_info)),
+        "llvm": LLVM_VERSION,
         "mlir-opt": mlir,
     }
