@@ -18,7 +18,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation
 
 from occamy_xdsl.analysis.aliasing import root_of
-from occamy_xdsl.analysis.liveness import LiveRange, liveness
+from occamy_xdsl.analysis.liveness import LiveRange, liveness, max_live_of_values
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.signature import (
     argument_names,
@@ -28,7 +28,6 @@ from occamy_xdsl.dialects.signature import (
 )
 from occamy_xdsl.dialects.weights import WeightsRefAttr
 from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
-from occamy_xdsl.transforms.dnn_insert_memory_ops import DnnInsertMemoryOpsPass
 
 Kind = Literal["activation", "workspace", "view", "input", "output"]
 
@@ -218,13 +217,11 @@ def _name(life: LiveRange) -> str:
 
 
 def live_bytes(module: ModuleOp) -> int:
-    """Most bytes live at one position; a module in value form is given memory first, in a copy."""
+    """Most bytes live at one position of a module in value form or buffer form."""
     main = function_named(module)
-    if main.function_type.outputs.data:
-        copy = module.clone()
-        DnnInsertMemoryOpsPass().apply(cast(Any, None), copy)
-        main = function_named(copy)
-    return liveness(main.body.block).max_live_bytes
+    block = main.body.block
+    in_value_form = bool(main.function_type.outputs.data)
+    return max_live_of_values(block) if in_value_form else liveness(block).max_live_bytes
 
 
 def _workspaces(ops: Sequence[Operation]) -> set[Any]:

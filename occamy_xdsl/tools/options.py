@@ -103,6 +103,7 @@ class CompileOptions:
             fuse=not self.no_fuse,
             reuse=not self.no_reuse,
             in_place=not self.no_inplace,
+            reorder=not self.no_reorder,
             memory_limit=None if self.memory_limit is None else parse_size(self.memory_limit),
             workspace_limit=None if self.workspace_limit is None else parse_size(self.workspace_limit),
         )
