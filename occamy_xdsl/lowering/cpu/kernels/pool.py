@@ -15,6 +15,7 @@ from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
 from occamy_xdsl.lowering.cpu.kernels.conv import Window
 from occamy_xdsl.lowering.cpu.kernels.reduction import combine, compute_dtype, is_float, neutral
 from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.strided import load_lanes
 from occamy_xdsl.lowering.toolchain import Isa
 
 MAX_VECTORS = 4
@@ -218,7 +219,7 @@ class _PoolNest:
             carried += [self._position(position, lanes)] * len(places)
 
         def load(place: _Place, distance: IndexLike) -> SSAValue:
-            value = k.load(k.views[0], place.input + distance, lanes, valid=valid, stride=step)
+            value = load_lanes(k, k.views[0], place.input + distance, lanes, valid, step)
             return k.convert(value, pool.input.dtype, pool.dtype)
 
         def tap(

@@ -20,6 +20,8 @@ from occamy_xdsl.lowering.cpu.kernels.vector_ops import lanes_of
 Compute = Callable[[Sequence[SSAValue]], SSAValue]
 """From the elements of the inputs, scalars or vectors of equal length, to the element of the output."""
 
+CHEAP_STRIDES = (-1, 2, 3, 4)
+"""Elements between lanes for which shuffles of contiguous loads beat a gather."""
 MAX_GROUP = 8
 """Longest dimension that tiles hold whole, next to a vector of another one."""
 MAX_TILE_LANES = 16
@@ -131,6 +133,27 @@ def interleave(k: KernelBuilder, values: Sequence[SSAValue]) -> list[SSAValue]:
     return [select_lanes(k, values, [(row, lane) for lane, row in place]) for place in places]
 
 
+def load_lanes(
+    k: KernelBuilder, view: View, at: IndexLike, lanes: int | None, valid: int, stride: int
+) -> SSAValue:
+    """
+    `k.load`, but elements a few apart, or in reverse, by contiguous loads and shuffles.
+
+    Only memory between the first and the last valid element is read; lanes that are not valid hold anything.
+    """
+    if lanes is None or stride not in CHEAP_STRIDES or view.buffer.dtype == "i1":
+        return k.load(view, at, lanes, valid=valid, stride=stride)
+    step, last = abs(stride), abs(stride) * (valid - 1)
+    start = at if stride > 0 else at - last
+    vectors = [
+        k.load(view, start + first, lanes, valid=min(lanes, last + 1 - first))
+        for first in range(0, last + 1, lanes)
+    ]
+    elements = [min(lane, valid - 1) * step for lane in range(lanes)]
+    places = (divmod(e if stride > 0 else last - e, lanes) for e in elements)
+    return select_lanes(k, vectors, list(places))
+
+
 # --- tiles ------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +186,13 @@ class Tile:
         """Estimated instructions for each element."""
         if self.lane_dim is None:
             return len(dims[0].strides) + ops
+
+        def cost(tile: Tile, access: int) -> float:
+            layout = tile.layout(dims, access)
+            if layout == "gathered" and dims[tile.lane_dim or 0].strides[access] in CHEAP_STRIDES:
+                return 4.0
+            return costs[layout]
+
         costs = {
             "splat": 0.25,
             "contiguous": 1.0,
@@ -174,8 +204,7 @@ class Tile:
         rest = 0.0 if self.row_dim is None else dims[self.row_dim].size % self.rows / dims[self.row_dim].size
         total = float(ops)
         for access in range(len(dims[0].strides)):
-            total += (1 - rest) * costs[self.layout(dims, access)]
-            total += rest * costs[single.layout(dims, access)]
+            total += (1 - rest) * cost(self, access) + rest * cost(single, access)
         size = dims[self.lane_dim].size
         return total * ceil(size / self.lanes) / size
 
@@ -222,7 +251,7 @@ def _load(
         case _:
             rows = 1 if row_step == 0 else tile.rows
             values = [
-                k.load(access.view, at + i * row_step, tile.lanes, valid=valid, stride=lane_step)
+                load_lanes(k, access.view, at + i * row_step, tile.lanes, valid, lane_step)
                 for i in range(rows)
             ]
             return values * (tile.rows // rows)
