@@ -56,6 +56,11 @@ class Pool(Kernel):
         return self.input, *extras, self.output, *indices
 
     @property
+    def may_alias(self) -> tuple[int, ...]:
+        extras = self.epilogue.extras if self.epilogue else ()
+        return tuple(i for i, b in enumerate(extras, 1) if b.strides == self.output.strides)
+
+    @property
     def dtype(self) -> str:
         """The dtype of partial results."""
         return compute_dtype(self.input.dtype)
