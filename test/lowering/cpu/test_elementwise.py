@@ -233,6 +233,8 @@ COPIES = [
     (dense((2, 3, 20, 20)), channels_last(2, 3, 20, 20)),
     (channels_last(2, 3, 20, 20), dense((2, 3, 20, 20))),
     (channels_last(1, 2, 5, 5), dense((1, 2, 5, 5))),
+    (channels_last(1, 12, 5, 5), dense((1, 12, 5, 5))),
+    (dense((1, 13, 6, 6)), channels_last(1, 13, 6, 6)),
     (dense((7, 5)), Buffer((7, 5), (-5, -1), "f32")),
     (Buffer((7, 50), (0, -1), "f32"), dense((7, 50))),
     (dense((3, 4, 50)), Buffer((3, 4, 50), (1000, 200, 1), "f32")),

@@ -24,7 +24,7 @@ CHEAP_STRIDES = (-1, 2, 3, 4)
 """Elements between lanes for which shuffles of contiguous loads beat a gather."""
 MAX_GROUP = 8
 """Longest dimension that tiles hold whole, next to a vector of another one."""
-MAX_TILE_LANES = 16
+TILE_LANES = (16, 8, 4)
 """Lanes of a vector in a tile that is transposed in registers, which takes as many registers."""
 MAX_UNROLLED_OPS = 256
 """Most scalar ops that the copies of the loop body in one tile may have together."""
@@ -183,29 +183,27 @@ class Tile:
         return "gathered"
 
     def cost(self, dims: Sequence[Dim], ops: int) -> float:
-        """Estimated instructions for each element."""
+        """Estimated instructions for each element; the last access is the output."""
+        accesses = len(dims[0].strides)
         if self.lane_dim is None:
-            return len(dims[0].strides) + ops
-
-        def cost(tile: Tile, access: int) -> float:
-            layout = tile.layout(dims, access)
-            if layout == "gathered" and dims[tile.lane_dim or 0].strides[access] in CHEAP_STRIDES:
-                return 4.0
-            return costs[layout]
-
-        costs = {
-            "splat": 0.25,
-            "contiguous": 1.0,
-            "grouped": 1.0 + 0.5 * self.rows,
-            "transposed": 1.0 + log2(self.lanes),
-            "gathered": 1.5 * self.lanes,
-        }
+            return accesses + ops
+        size = dims[self.lane_dim].size
+        partial = size % self.lanes / size  # of the lanes, in a vector that is not full
         single = replace(self, row_dim=None, rows=1)
         rest = 0.0 if self.row_dim is None else dims[self.row_dim].size % self.rows / dims[self.row_dim].size
         total = float(ops)
-        for access in range(len(dims[0].strides)):
-            total += (1 - rest) * cost(self, access) + rest * cost(single, access)
-        size = dims[self.lane_dim].size
+        for access in range(accesses):
+            spaced = access < accesses - 1 and dims[self.lane_dim].strides[access] in CHEAP_STRIDES
+            costs = {
+                "splat": 0.25,
+                "contiguous": 1.0,
+                "grouped": 1.0 + 0.5 * self.rows,
+                "transposed": 1.0 + log2(self.lanes),
+                "gathered": 4.0 if spaced else 1.5 * self.lanes,
+            }
+            whole = costs[self.layout(dims, access)]
+            alone = costs[single.layout(dims, access)]
+            total += (1 - rest) * ((1 - partial) * whole + partial * alone) + rest * alone
         return total * ceil(size / self.lanes) / size
 
 
@@ -214,16 +212,16 @@ def choose_tile(dims: Sequence[Dim], lanes: int, ops: int) -> Tile:
     candidates = [Tile()]
     for lane_dim in reversed(range(len(dims))):
         candidates.append(Tile(lane_dim, lanes))
-        square = min(lanes, MAX_TILE_LANES)
-        while square > 1 and square * ops > MAX_UNROLLED_OPS:
-            square //= 2
         for row_dim, dim in enumerate(dims):
             if row_dim == lane_dim:
                 continue
             if dim.size <= MAX_GROUP:
                 candidates.append(Tile(lane_dim, lanes, row_dim, dim.size))
-            if dim.size >= square > 1:
-                candidates.append(Tile(lane_dim, square, row_dim, square))
+            candidates += [
+                Tile(lane_dim, square, row_dim, square)
+                for square in TILE_LANES
+                if square <= min(lanes, dim.size) and square * ops <= MAX_UNROLLED_OPS
+            ]
     return min(candidates, key=lambda tile: tile.cost(dims, ops))
 
 
