@@ -99,7 +99,7 @@ def scalar_attribute(number: Any, like: SSAValue) -> Attribute:
 
 
 def _computed(op: dnn.KernelOp, *arrays: Array) -> Array:
-    return np.ascontiguousarray(evaluate(op, arrays)[0])
+    return np.asarray(evaluate(op, arrays)[0], order="C")
 
 
 class Emitter:
@@ -175,7 +175,7 @@ class Emitter:
 
     def constant(self, array: Array, element: Attribute) -> SSAValue:
         """`array` as a constant with elements of type `element`."""
-        array = np.ascontiguousarray(array.astype(numpy_dtype(element), copy=False)).reshape(array.shape)
+        array = np.asarray(array, numpy_dtype(element), order="C")
         digest = blake2b(array.tobytes(), digest_size=16)
         digest.update(repr((array.dtype.name, array.shape)).encode())
         return self._constant(

@@ -439,7 +439,7 @@ CASES = [
             Known(f(1, 16, 3)),
             Known(f(1, 16, 4)),
             None,
-            i64(3, 3),
+            Known(np.array([3, 3], np.int32)),
             f(1, 2, 4),
             f(1, 2, 4),
             Known(f(1, 12)),
@@ -467,6 +467,52 @@ CASES = [
     Case("QuantizeLinear", [f(3, 4) * 50, scalar(0.5)]),
     Case("DequantizeLinear", [whole(0, 255, 3, 4, dtype=np.uint8), scalar(0.5), scalar(3, np.uint8)]),
     Case("DequantizeLinear", [whole(-99, 99, 3, 4, dtype=np.int8), f32(0.5, 1, 2)], {"axis": 0}),
+]
+
+U8, I8 = np.uint8, np.int8
+CASES += [
+    Case("MatMulInteger", [whole(0, 255, 3, 4, dtype=U8), whole(0, 255, 4, 5, dtype=U8)]),
+    Case(
+        "MatMulInteger",
+        [whole(0, 255, 2, 3, 4, dtype=U8), whole(-128, 127, 4, 5, dtype=I8), scalar(7, U8), scalar(-3, I8)],
+    ),
+    Case(
+        "MatMulInteger",
+        [
+            whole(0, 255, 3, 4, dtype=U8),
+            Known(whole(-128, 127, 4, 5, dtype=I8)),
+            np.array(9, U8),
+            Known(whole(-9, 9, 5, dtype=I8)),
+        ],
+    ),
+    Case("ConvInteger", [whole(0, 255, 1, 2, 5, 5, dtype=U8), whole(0, 255, 3, 2, 3, 3, dtype=U8)]),
+    Case(
+        "ConvInteger",
+        [
+            whole(0, 255, 1, 2, 5, 5, dtype=U8),
+            whole(0, 255, 3, 2, 3, 3, dtype=U8),
+            scalar(9, U8),
+            scalar(3, U8),
+        ],
+        {"pads": [1, 1, 0, 1], "strides": [2, 1]},
+    ),
+    Case(
+        "QLinearMatMul",
+        [
+            *(whole(0, 255, 3, 4, dtype=U8), scalar(0.02), scalar(100, U8)),
+            *(whole(0, 255, 4, 5, dtype=U8), scalar(0.03), scalar(120, U8)),
+            *(scalar(0.2), scalar(128, U8)),
+        ],
+    ),
+    Case(
+        "QLinearConv",
+        [
+            *(whole(0, 255, 1, 2, 5, 5, dtype=U8), scalar(0.02), scalar(100, U8)),
+            *(Known(whole(-99, 99, 3, 2, 3, 3, dtype=I8)), f32(0.03, 0.02, 0.01), Known(np.zeros(3, I8))),
+            *(scalar(0.2), scalar(128, U8), Known(whole(-99, 99, 3, dtype=np.int32))),
+        ],
+        {"pads": [1, 1, 1, 1]},
+    ),
 ]
 
 
