@@ -22,7 +22,7 @@ KINDS = {
 
 
 def channels_last(*shape: int, dtype: str = "f32") -> Buffer:
-    n, c, h, w = shape
+    _, c, h, w = shape
     return Buffer(shape, (c * h * w, 1, w * c, c), dtype)
 
 
@@ -167,9 +167,7 @@ def test_arg_reduce(isa, run, select_last):
     for buffer, x, axes in inputs:
         for axis in axes:
             shape = (*buffer.shape[:axis], *buffer.shape[axis + 1 :])
-            for kind in ("max", "min"):
-                calls.append(
-                    (ArgReduce(kind, axis, select_last, buffer, Buffer.contiguous(shape, "i64")), [x])
-                )
+            target = Buffer.contiguous(shape, "i64")
+            calls += [(ArgReduce(kind, axis, select_last, buffer, target), [x]) for kind in ("max", "min")]
     for (k, (x,)), got in zip(calls, run(calls, isa), strict=True):
         np.testing.assert_array_equal(got, arg_reduce(x, k.kind, k.axis, select_last), err_msg=k.symbol)

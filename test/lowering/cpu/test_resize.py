@@ -13,7 +13,7 @@ dense = Buffer.contiguous
 
 
 def channels_last(shape, dtype: str = "f32") -> Buffer:
-    n, c, h, w = shape
+    _, c, h, w = shape
     return Buffer(tuple(shape), (c * h * w, 1, w * c, c), dtype)
 
 
