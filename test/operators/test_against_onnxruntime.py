@@ -348,6 +348,9 @@ CASES = [
     # Constants
     Case("ConstantOfShape", [i64(2, 3)]),
     Case("ConstantOfShape", [i64(2, 3)], {"value": numpy_helper.from_array(np.array([7], np.int32))}),
+    Case("ConstantOfShape", [i64(2, 3)], {"value": numpy_helper.from_array(np.array([NAN], np.float32))}),
+    Case("Where", [truth(3), f(3), scalar(-INF)]),
+    Case("Max", [f(3), scalar(NAN)]),
     Case("Shape", [f(2, 3, 4)]),
     Case("Shape", [f(2, 3, 4)], {"start": 1, "end": -1}),
     Case("Size", [f(2, 3, 4)]),
@@ -467,6 +470,14 @@ CASES = [
     Case("QuantizeLinear", [f(3, 4) * 50, scalar(0.5)]),
     Case("DequantizeLinear", [whole(0, 255, 3, 4, dtype=np.uint8), scalar(0.5), scalar(3, np.uint8)]),
     Case("DequantizeLinear", [whole(-99, 99, 3, 4, dtype=np.int8), f32(0.5, 1, 2)], {"axis": 0}),
+]
+
+# Operators that ONNX defines as functions of others
+CASES += [
+    Case("DynamicQuantizeLinear", [f(3, 4)], outputs=3),
+    Case("CenterCropPad", [f(4, 5), i64(3, 7)], opset=18),
+    Case("NegativeLogLikelihoodLoss", [f(3, 4), whole(0, 4, 3)], {"reduction": "mean"}),
+    Case("SoftmaxCrossEntropyLoss", [f(3, 4, 2), whole(0, 4, 3, 2)], {"reduction": "sum"}, tolerance=1e-4),
 ]
 
 U8, I8 = np.uint8, np.int8
