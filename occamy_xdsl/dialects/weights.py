@@ -321,7 +321,7 @@ def dense_or_ref(array: Array | Weights, key: str = "") -> Attribute:
     dense = dense_attr(values)
     # xDSL prints NaN, infinities and some large floats in hexadecimal, which it parses as integers
     written = str(dense).rpartition(" : ")[0]
-    if array.dtype.kind not in "biu" and "0x" in written:
+    if values.size and array.dtype.kind not in "biu" and "0x" in written:
         is_splat = values.tobytes() == values.ravel()[:1].tobytes() * values.size
         first = values.ravel()[0]
         spelled = Weights.splat(first, values.dtype, values.shape) if is_splat else Weights.literal(values)
