@@ -127,13 +127,14 @@ class Compilation:
         self._signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] | None = None
         self._report: MemoryReport | None = None
         self._done = list[str]()
-        self._save("import", text_of(self.module, locations=True))
+        self._save("import")
 
-    def _save(self, name: str, text: str) -> None:
+    def _save(self, stage: str) -> None:
+        """Writes the program after a stage to the folder for intermediate files, if there is one."""
         if self.save_temps is not None:
             self.save_temps.mkdir(parents=True, exist_ok=True)
-            suffix = "ll" if name == "llvm" else "mlir"
-            (self.save_temps / f"{self.model.name}.{len(self._done)}-{name}.{suffix}").write_text(text)
+            path = self.save_temps / f"{self.model.name}.{len(self._done)}-{stage}.mlir"
+            path.write_text(text_of(self.module, locations=stage != "mlir"))
 
     def run_to(self, stage: str) -> None:
         """Runs the stages up to and including `stage`: onnx, dnn, mem or mlir."""
@@ -143,12 +144,13 @@ class Compilation:
             for text in current.passes:
                 PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
                 self._observe(text.partition("{")[0])
-            self.module.verify()
+            if current.name != "mlir":  # mlir-opt verifies that one, and sooner
+                self.module.verify()
             self._done.append(current.name)
             if current.name == "mem":
                 self._report = self._make_report()
                 self._check_limit(self._report)
-            self._save(current.name, text_of(self.module, locations=True))
+            self._save(current.name)
 
     def _observe(self, name: str) -> None:
         """Notes what later stages no longer show."""

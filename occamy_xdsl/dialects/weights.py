@@ -271,7 +271,10 @@ class WeightsRefAttr(Data[Weights]):
     def parse_parameter(cls, parser: AttrParser) -> Weights:
         """The key; its data is attached later, see `WeightsFile.attach`."""
         with parser.in_angle_brackets():
-            key = parser.parse_str_literal("key of the weights")
+            literal = (
+                parser.parse_optional_bytes_literal()
+            )  # what xDSL's lexer makes of a string beyond ASCII
+            key = parser.parse_str_literal() if literal is None else literal.decode(errors="replace")
             try:
                 return Weights.named(key)
             except (AttributeError, ValueError, IndexError):
@@ -320,14 +323,22 @@ def dense_or_ref(array: Array | Weights, key: str = "") -> Attribute:
     return dense
 
 
-def string_attr(value: str | bytes) -> Attribute:
-    """A string attribute; bytes that are no UTF-8 stay bytes."""
-    if isinstance(value, str):
-        return StringAttr(value)
+def string_attr(value: str | bytes) -> StringAttr | BytesAttr:
+    """A string as an attribute: StringAttr where it is ASCII, else its bytes, as xDSL parses them back."""
+    data = value if isinstance(value, bytes) else value.encode()
+    return StringAttr(data.decode()) if data.isascii() else BytesAttr(data)
+
+
+def string_value(attr: Attribute) -> str | bytes:
+    """Inverse of `string_attr`; bytes only where they are no UTF-8. Raises TypeError for other attributes."""
+    if isinstance(attr, StringAttr):
+        return attr.data
+    if not isinstance(attr, BytesAttr):
+        raise TypeError(f"no string: {attr}")
     try:
-        return StringAttr(value.decode())
+        return attr.data.decode()
     except UnicodeDecodeError:
-        return BytesAttr(value)
+        return attr.data
 
 
 def to_array(attr: Attribute, type: Attribute) -> Array:
@@ -347,8 +358,7 @@ def to_array(attr: Attribute, type: Attribute) -> Array:
             )
         return array
     if isinstance(attr, ArrayAttr):
-        items = cast("ArrayAttr[StringAttr | BytesAttr]", attr).data
-        strings = [item.data for item in items]
+        strings = [string_value(item) for item in cast("ArrayAttr[Attribute]", attr).data]
         return np.array(strings, object).reshape(type.get_shape())
     assert isinstance(attr, DenseIntOrFPElementsAttr)
     dense = cast("DenseIntOrFPElementsAttr[IntegerType | AnyFloat]", attr)
@@ -424,7 +434,7 @@ class WeightsFile:
                 return WeightsFile(WeightsFile._read(path, file))
         except OSError as e:
             raise InvalidInputError(f"{path}: {e.strerror}") from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidInputError(f"{path}: not a weights file, see --save-weights") from None
 
     @staticmethod

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -35,10 +36,11 @@ from xdsl.utils.exceptions import VerifyException
 
 from occamy_xdsl.dialects import onnx as dialect
 from occamy_xdsl.dialects.onnx import Kind
-from occamy_xdsl.dialects.weights import dense_or_ref
+from occamy_xdsl.dialects.weights import dense_or_ref, string_attr
 from occamy_xdsl.errors import InvalidInputError, InvalidModelError, UnsupportedModelError
 from occamy_xdsl.importer.source import LARGE, read
 from occamy_xdsl.importer.tensors import TensorReader
+from occamy_xdsl.operators import find_operator
 
 OLDEST_OPSET = 7
 """
@@ -58,7 +60,8 @@ def import_model(
     allow_custom: bool = False,
 ) -> ModuleOp:
     """
-    The module of a model: one function `main`, one operation a node, in order of execution.
+    The module of a model: one function `main`, one operation a node, in order of execution. A node whose
+    operator has no conversion of its own becomes the nodes of the function by which ONNX defines it.
 
     `shapes` gives whole input shapes by input name, `dims` values of symbolic dimensions by name; what
     remains unbound is `?`. Weights are not read. Local functions are inlined. Nodes of operators that the
@@ -75,7 +78,9 @@ def import_model(
         except Exception as e:  # the C++ inliner's exceptions have no common base
             fact = str(e).splitlines()[0] if str(e) else type(e).__name__
             raise InvalidModelError(f"local functions cannot be inlined: {fact}", file=file) from None
+    _refuse_undecoded_names(proto.graph, file)
     opsets = _opsets(proto, file)
+    proto = _expand_functions(proto, opsets)
     if not allow_custom:
         _refuse_unknown_operators(proto.graph, opsets, file)
     order = _order(proto.graph, frozenset(), file)
@@ -100,8 +105,31 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+def _refuse_undecoded_names(graph: GraphProto, file: str) -> None:
+    """The protobuf package hands out names that are no UTF-8 as bytes; nothing could be said about them."""
+    names: list[str | bytes] = [graph.name]
+    names += [value.name for value in [*graph.input, *graph.output, *graph.value_info]]
+    names += [tensor.name for tensor in graph.initializer]
+    names += [sparse.values.name for sparse in graph.sparse_initializer]
+    values = [*graph.input, *graph.output, *graph.value_info]
+    names += [dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [attribute.name for attribute in node.attribute]
+        for _, subgraph in _subgraphs(node):
+            _refuse_undecoded_names(subgraph, file)
+    _refuse_undecoded(names, file)
+
+
+def _refuse_undecoded(names: Iterable[str | bytes], file: str) -> None:
+    for name in names:
+        if isinstance(name, bytes):
+            raise InvalidModelError(f"the name {name!r} is no UTF-8", file=file)
+
+
 def _opsets(proto: ModelProto, file: str) -> dict[str, int]:
     """The version of each imported domain, the default domain as ""."""
+    _refuse_undecoded((entry.domain for entry in proto.opset_import), file)
     opsets = dict[str, int]()
     for entry in proto.opset_import:
         if opsets.setdefault(_domain(entry.domain), entry.version) != entry.version:
@@ -135,6 +163,38 @@ def _walk(graph: GraphProto) -> Iterator[tuple[int, NodeProto]]:
         yield index, node
         for _, subgraph in _subgraphs(node):
             yield from _walk(subgraph)
+
+
+def _expand_functions(proto: ModelProto, opsets: Mapping[str, int]) -> ModelProto:
+    """
+    Replaces nodes of operators that have no conversion, and that ONNX defines as functions, by their bodies.
+
+    A body may hold further such operators. One that the onnx package cannot build stays as it is, and is
+    refused later with all others.
+    """
+    tried = set[tuple[str, str]]()
+    while wanted := {(node.domain, node.op_type) for _, node in _walk(proto.graph)} - tried:
+        tried |= wanted
+        for domain, name in sorted(wanted):
+            made = dialect.find_op(_domain(domain), name, opsets.get(_domain(domain), 0))
+            if made is None or find_operator(_domain(domain), name, made.since_version):
+                continue
+            if not made.schema.has_function and not made.schema.has_context_dependent_function:
+                continue
+            typed = ModelProto()
+            typed.CopyFrom(proto)
+            typed.graph.value_info.extend(_infer(proto, range(len(proto.graph.node))).value_info)
+            for tensor in proto.graph.initializer:
+                type = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+                typed.graph.value_info.append(onnx.helper.make_value_info(tensor.name, type))
+            with suppress(Exception):  # the C++ inliner's exceptions have no common base
+                inlined = onnx.inliner.inline_selected_functions(
+                    typed, [(domain, name)], inline_schema_functions=True
+                )
+                del inlined.graph.value_info[:]
+                inlined.graph.value_info.extend(proto.graph.value_info)
+                proto = inlined
+    return proto
 
 
 def _refuse_unknown_operators(graph: GraphProto, opsets: Mapping[str, int], file: str) -> None:
@@ -409,13 +469,13 @@ class _Importer:
 
     def argument_attributes(self, name: str, proto: TypeProto, type: Attribute) -> DictionaryAttr:
         """The name of an input or output, and the names of those of its dimensions that are not bound."""
-        attributes: dict[str, Attribute] = {"onnx.name": StringAttr(name)}
+        attributes: dict[str, Attribute] = {"onnx.name": string_attr(name)}
         if isinstance(type, TensorType) and DYNAMIC_INDEX in type.get_shape():
             declared = [dim.dim_param for dim in proto.tensor_type.shape.dim]
             sizes = type.get_shape()
             if len(declared) == len(sizes) and any(declared):
                 names = [p if s == DYNAMIC_INDEX else "" for p, s in zip(declared, sizes, strict=True)]
-                attributes["onnx.dim_params"] = ArrayAttr(map(StringAttr, names))
+                attributes["onnx.dim_params"] = ArrayAttr(map(string_attr, names))
         return DictionaryAttr(attributes)
 
     def output(self, value: onnx.ValueInfoProto, scope: _Scope) -> SSAValue:

@@ -5,7 +5,6 @@ from math import ceil, prod
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, f32, i1, i64
 from xdsl.ir import Attribute, SSAValue
 
@@ -58,12 +57,13 @@ def size(node: Node, emit: Emitter) -> SSAValue:
 @operator("Range", since=11, limits="bounds that are computed at run time")
 def range_(node: Node, emit: Emitter) -> SSAValue:
     """start + i * delta for max(ceil((limit - start) / delta), 0) elements."""
-    start, limit, delta = (node.known(i, n).item() for i, n in enumerate(("start", "limit", "delta")))
+    bounds: list[Any] = [node.known(i, name).item() for i, name in enumerate(("start", "limit", "delta"))]
+    start, limit, delta = bounds
     if delta == 0:
         node.reject("delta is 0")
     count = max(ceil((limit - start) / delta), 0)
-    values: NDArray[Any] = np.asarray(start + np.arange(count) * delta)
-    return emit.constant(values, node.element())
+    values: list[Any] = [start + i * delta for i in range(count)]
+    return emit.constant(np.array(values), node.element())
 
 
 @operator("EyeLike", since=9)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import floor
 
+import numpy as np
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
@@ -46,16 +47,24 @@ def _resize(
 def _scaled(node: Node, scales: Sequence[float]) -> list[int]:
     if len(scales) != node.rank() or min(scales, default=1) <= 0:
         node.reject(f"needs {node.rank()} positive scales, got {list(scales)}")
-    return [floor(size * scale) for size, scale in zip(node.shape(), scales, strict=True)]
+    # In f32, as ONNX's own shape inference: 10 * 0.7 is 7 there and less in f64.
+    return [
+        floor(np.float32(size) * np.float32(scale)) for size, scale in zip(node.shape(), scales, strict=True)
+    ]
+
+
+def _decimal(scale: float) -> float:
+    """The short decimal that an f32 scale was written as, so that coordinates tie where they were meant to."""
+    return float(str(np.float32(scale)))
 
 
 def _floats(node: Node, index: int) -> list[float]:
-    return [float(v) for v in node.known(index, "scales").ravel()]
+    return [_decimal(v) for v in node.known(index, "scales").ravel()]
 
 
 @operator("Upsample", since=7)
 def upsample_by_attribute(node: Node, emit: Emitter) -> SSAValue:
-    scales = [float(s) for s in node.attr("scales")]
+    scales = [_decimal(s) for s in node.attr("scales")]
     return _resize(node, emit, _scaled(node, scales), scales, transformation="asymmetric", rounding="floor")
 
 

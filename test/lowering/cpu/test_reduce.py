@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from occamy_xdsl.lowering.cpu.kernels.arg_reduce import ArgReduce
 from occamy_xdsl.lowering.cpu.kernels.reduce import Reduce
 from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, Buffer
 
@@ -132,3 +133,37 @@ def test_empty(isa, run):
     for identity, got in zip(identities.values(), rows, strict=True):
         np.testing.assert_array_equal(got, np.full(3, identity, np.float32))
     assert nothing.shape == (0,)
+
+
+def arg_reduce(x, kind, axis, select_last):
+    """`np.argmax` and `np.argmin` (a NaN wins, the first of equals wins), or the same from the other end."""
+    search = np.argmax if kind == "max" else np.argmin
+    if not select_last:
+        return search(x, axis=axis)
+    return x.shape[axis] - 1 - search(np.flip(x, axis), axis=axis)
+
+
+@pytest.mark.parametrize("select_last", [False, True])
+def test_arg_reduce(isa, run, select_last):
+    rng = np.random.default_rng(0)
+    special = np.round(rng.standard_normal((6, 50)) * 2).astype(np.float32)
+    special[0, 20], special[0, 40], special[1] = np.nan, np.nan, -np.inf
+    special[2], special[3, 33], special[4, 49] = np.inf, -np.inf, np.nan
+    inputs = [
+        (Buffer.contiguous((6, 50)), special, (0, 1)),
+        (channels_last(2, 21, 3, 5), np.round(rng.standard_normal((2, 21, 3, 5)) * 2).astype(np.float32), (1, 2, 3)),
+        (Buffer.contiguous((4, 5)), rng.standard_normal((4, 5)).astype(np.float32), (0, 1)),
+        (Buffer.contiguous((3, 70), "i32"), rng.integers(-3, 3, (3, 70), dtype=np.int32), (0, 1)),
+        (Buffer.contiguous((3, 70), "ui8"), rng.integers(0, 5, (3, 70), dtype=np.uint8), (0, 1)),
+        (Buffer.contiguous((3, 20), "f64"), rng.standard_normal((3, 20)), (1,)),
+        (Buffer.contiguous((3, 20), "f16"), rng.standard_normal((3, 20)).astype(np.float16), (1,)),
+        (Buffer.contiguous((1,)), np.zeros(1, np.float32), (0,)),
+    ]
+    calls = []
+    for buffer, x, axes in inputs:
+        for axis in axes:
+            shape = (*buffer.shape[:axis], *buffer.shape[axis + 1 :])
+            for kind in ("max", "min"):
+                calls.append((ArgReduce(kind, axis, select_last, buffer, Buffer.contiguous(shape, "i64")), [x]))
+    for (k, (x,)), got in zip(calls, run(calls, isa), strict=True):
+        np.testing.assert_array_equal(got, arg_reduce(x, k.kind, k.axis, select_last), err_msg=k.symbol)

@@ -152,6 +152,7 @@ class KernelBuilder:
         self._entry = Block(arg_types=types)
         self._block = self._entry
         self._constants: dict[str, SSAValue] = {}
+        self._values: dict[tuple[str, Attribute, int | None], SSAValue] = {}
         self._prologue: list[Operation] = []
         self._function = func.FuncOp(kernel.symbol, FunctionType.from_lists(types, []), Region(self._entry))
         if isa.vector_bytes == 64:
@@ -198,10 +199,19 @@ class KernelBuilder:
 
     def index_constant(self, value: int) -> SSAValue:
         """A constant of type index."""
-        return self._constant(IntegerAttr(value, index))
+        key = repr(value), index, None
+        if key not in self._values:
+            self._values[key] = self._constant(IntegerAttr(value, index))
+        return self._values[key]
 
     def constant(self, value: float, element: Attribute, lanes: int | None = None) -> SSAValue:
         """The scalar `value`, or a vector that has it in every lane."""
+        key = repr(value), element, lanes  # 0.0 and -0.0 are equal but not the same
+        if key not in self._values:
+            self._values[key] = self._make_constant(value, element, lanes)
+        return self._values[key]
+
+    def _make_constant(self, value: float, element: Attribute, lanes: int | None) -> SSAValue:
         if lanes is None:
             if isa(element, IntegerType):
                 return self._constant(IntegerAttr(int(value), element, truncate_bits=True))

@@ -17,9 +17,9 @@ from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import SSAValue
 
 from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
-from occamy_xdsl.lowering.cpu.kernels.vector_ops import lanes_of
 from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, STORAGE_TYPES
 from occamy_xdsl.lowering.cpu.kernels.strided import Access, Dim, collapse, shuffle
+from occamy_xdsl.lowering.cpu.kernels.vector_ops import lanes_of
 
 Kind = Literal["sum", "prod", "max", "min"]
 Element = Callable[[Sequence[SSAValue]], SSAValue]
@@ -217,13 +217,15 @@ class Row:
         value = self.k.load(view, at[access], self.lanes, valid=valid, stride=self._stride(access))
         return self.k.convert(value, view.buffer.dtype, self.dtype)
 
-    def store(self, value: SSAValue, access: int, at: Sequence[IndexLike] | None = None) -> None:
-        """Store one value for each row at the start of the row, by default."""
-        self._store(value, access, self.at if at is None else at, self.valid)
+    def store(self, value: SSAValue, access: int, *, dtype: str | None = None) -> None:
+        """Store one value for each row, of `dtype` (that of the elements if None), at the start of the row."""
+        self._store(value, access, self.at, self.valid, dtype)
 
-    def _store(self, value: SSAValue, access: int, at: Sequence[IndexLike], valid: int) -> None:
+    def _store(
+        self, value: SSAValue, access: int, at: Sequence[IndexLike], valid: int, dtype: str | None = None
+    ) -> None:
         view = self.accesses[access].view
-        value = self.k.convert(value, self.dtype, view.buffer.dtype)
+        value = self.k.convert(value, dtype or self.dtype, view.buffer.dtype)
         self.k.store(value, view, at[access], valid=valid, stride=self._stride(access))
 
     # --- loops over the elements ---

@@ -1,6 +1,5 @@
 """Register tiles of matrix-multiply-like kernels: their size, and how a row of pixels is cut into them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -35,6 +34,16 @@ def split(extent: int, largest: int) -> list[tuple[int, int]]:
     pieces = -(-extent // largest)
     size, longer = divmod(extent, pieces)
     return [(n, count) for n, count in ((size + 1, longer), (size, pieces - longer)) if count]
+
+
+def tile_runs(extent: int, largest: int) -> list[tuple[int, int, int]]:
+    """`split` with the position of each run of equal pieces: (start, size, count)."""
+    runs: list[tuple[int, int, int]] = []
+    start = 0
+    for size, count in split(extent, largest):
+        runs.append((start, size, count))
+        start += size * count
+    return runs
 
 
 def power_of_two_at_least(n: int) -> int:
@@ -107,36 +116,3 @@ def pack_panels(matrix: np.ndarray, tile: Tile) -> np.ndarray:
         packed[:, : panel.channels] = matrix[:, panel.start : panel.start + panel.channels]
         parts.append(packed.ravel())
     return np.concatenate(parts) if parts else np.zeros(0, matrix.dtype)
-
-
-@dataclass(frozen=True)
-class Segment:
-    """`count` tiles of `size` pixels each, from pixel `start` on."""
-
-    start: int
-    size: int
-    count: int
-    interior: bool
-    """Whether every kernel column is inside of the input for every pixel; if not, `count` is 1."""
-
-
-def row_segments(extent: int, largest: int, interior: range) -> Iterator[Segment]:
-    """A row of `extent` pixels cut into tiles, with runs of equal interior ones together."""
-    start = 0
-    for size, count in split(extent, largest):
-        for _ in range(count):
-            inside = start in interior and start + size - 1 in interior
-            yield Segment(start, size, 1, inside)
-            start += size
-
-
-def merge_segments(segments: Iterator[Segment]) -> list[Segment]:
-    """Neighbouring interior segments of one size joined."""
-    merged: list[Segment] = []
-    for segment in segments:
-        last = merged[-1] if merged else None
-        if last and last.interior and segment.interior and last.size == segment.size:
-            merged[-1] = Segment(last.start, last.size, last.count + 1, True)
-        else:
-            merged.append(segment)
-    return merged
