@@ -18,7 +18,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from occamy_xdsl.analysis.aliasing import root_of
-from occamy_xdsl.analysis.liveness import liveness
+from occamy_xdsl.analysis.liveness import LiveRange, liveness
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.signature import (
     argument_names,
@@ -95,7 +95,7 @@ class MemoryReport:
         peak = timeline.index(max(timeline)) if timeline else 0
         tensors = [
             Tensor(
-                r.buffer.name_hint or "",
+                _name(r),
                 node_name(r.users[0]),
                 r.bytes,
                 r.buffer.owner.offset.value.data if isinstance(r.buffer.owner, dnn.MemOffsetOp) else None,
@@ -106,7 +106,7 @@ class MemoryReport:
             )
             for r in table.ranges
         ]
-        names = {r.buffer: r.buffer.name_hint or "" for r in table.ranges}
+        names = {r.buffer: _name(r) for r in table.ranges}
         position = {op: i for i, op in enumerate(table.ops)}
         arguments = argument_names(main)
         for argument in main.body.block.args:
@@ -114,7 +114,7 @@ class MemoryReport:
         tensors += _caller_tensors(main, position)
         tensors += [
             Tensor(
-                op.view.name_hint or "",
+                op.view.name_hint or node_name(op),
                 node_name(op),
                 dnn.byte_size(op.view),
                 None,
@@ -158,6 +158,10 @@ class MemoryReport:
         ]
         return sorted(live, key=lambda t: (-t.bytes, t.name))
 
+    def largest(self, kind: Kind) -> list[Tensor]:
+        """The tensors of one kind, largest first."""
+        return sorted((t for t in self.tensors if t.kind == kind), key=lambda t: (-t.bytes, t.name))
+
     def advice(self) -> str:
         """The option that would lower the peak most, in one sentence."""
         if self.memory != "pool":
@@ -170,8 +174,31 @@ class MemoryReport:
         """The report as JSON text, with the keys of this class."""
         return json.dumps(asdict(self), indent=2)
 
-    def save_json(self, path: str | Path) -> None:
-        Path(path).write_text(self.to_json() + "\n")
+    @staticmethod
+    def from_json(text: str) -> "MemoryReport":
+        """The report that `to_json` wrote; raises ValueError if the text is anything else."""
+        try:
+            values = cast(dict[str, Any], json.loads(text))
+            values["tensors"] = [Tensor(**t) for t in values["tensors"]]
+            values["passes"] = [PassStep(**p) for p in values["passes"]]
+            return MemoryReport(**values)
+        except (KeyError, TypeError, ValueError):
+            raise ValueError("not a memory report in JSON") from None
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The report as one self-contained page, which is also written to `path` if there is one."""
+        from occamy_xdsl.report.html import page
+
+        text = page(self)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from occamy_xdsl.report.html import fragment
+
+        return fragment(self)
 
 
 def node_name(op: Operation) -> str:
@@ -182,6 +209,11 @@ def node_name(op: Operation) -> str:
     if isinstance(location, FileLineColLoc):
         return location.filename.data
     return op.name
+
+
+def _name(life: LiveRange) -> str:
+    """The buffer's name; that of the node which writes it where it has none."""
+    return life.buffer.name_hint or node_name(life.users[0])
 
 
 def live_bytes(module: ModuleOp) -> int:
