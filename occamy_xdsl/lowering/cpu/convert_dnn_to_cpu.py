@@ -183,9 +183,12 @@ class _Conversion:
         self.insert(CallOp(symbol, arguments, []), op)
 
     def place(
-        self, operand: SSAValue, buffer: Buffer, pack: Pack | None, kernel: Kernel
+        self, operand: SSAValue | Weights, buffer: Buffer, pack: Pack | None, kernel: Kernel
     ) -> tuple[SSAValue, int]:
         """Byte array and byte offset of an operand's element (0, 0, ...)."""
+        if isinstance(operand, Weights):
+            size = buffer.extent * buffer.element_bytes
+            return self.weights, self.offset_in_blob(operand, WeightsRefAttr(operand), size)
         root = root_of(operand)
         shift = offset_in_root(operand) * dnn.element_bytes(dnn.element_type_of(operand))
         if isinstance(root.owner, dnn.ConstantOp):
@@ -201,6 +204,10 @@ class _Conversion:
         if pack is not None:
             weights = Weights.derived(f"packed-{kernel.symbol}", pack, weights)
             value = WeightsRefAttr(weights)
+        return self.offset_in_blob(weights, value, size)
+
+    def offset_in_blob(self, weights: Weights, value: Attribute, size: int) -> int:
+        """Where the weights blob holds `weights` of `size` bytes, in bytes."""
         if weights.key not in self.blob:
             self.blob[weights.key] = value, self.blob_bytes
             self.blob_bytes += -(-size // WEIGHTS_ALIGNMENT) * WEIGHTS_ALIGNMENT

@@ -11,7 +11,7 @@ dense = Buffer.contiguous
 
 
 def channels_last(*shape: int, dtype: str = "f32") -> Buffer:
-    n, c, h, w = shape
+    _, c, h, w = shape
     return Buffer(shape, (c * h * w, 1, w * c, c), dtype)
 
 

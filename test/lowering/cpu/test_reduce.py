@@ -22,7 +22,7 @@ KINDS = {
 
 
 def channels_last(*shape: int, dtype: str = "f32") -> Buffer:
-    n, c, h, w = shape
+    _, c, h, w = shape
     return Buffer(shape, (c * h * w, 1, w * c, c), dtype)
 
 
@@ -151,7 +151,11 @@ def test_arg_reduce(isa, run, select_last):
     special[2], special[3, 33], special[4, 49] = np.inf, -np.inf, np.nan
     inputs = [
         (Buffer.contiguous((6, 50)), special, (0, 1)),
-        (channels_last(2, 21, 3, 5), np.round(rng.standard_normal((2, 21, 3, 5)) * 2).astype(np.float32), (1, 2, 3)),
+        (
+            channels_last(2, 21, 3, 5),
+            np.round(rng.standard_normal((2, 21, 3, 5)) * 2).astype(np.float32),
+            (1, 2, 3),
+        ),
         (Buffer.contiguous((4, 5)), rng.standard_normal((4, 5)).astype(np.float32), (0, 1)),
         (Buffer.contiguous((3, 70), "i32"), rng.integers(-3, 3, (3, 70), dtype=np.int32), (0, 1)),
         (Buffer.contiguous((3, 70), "ui8"), rng.integers(0, 5, (3, 70), dtype=np.uint8), (0, 1)),
@@ -163,7 +167,7 @@ def test_arg_reduce(isa, run, select_last):
     for buffer, x, axes in inputs:
         for axis in axes:
             shape = (*buffer.shape[:axis], *buffer.shape[axis + 1 :])
-            for kind in ("max", "min"):
-                calls.append((ArgReduce(kind, axis, select_last, buffer, Buffer.contiguous(shape, "i64")), [x]))
+            target = Buffer.contiguous(shape, "i64")
+            calls += [(ArgReduce(kind, axis, select_last, buffer, target), [x]) for kind in ("max", "min")]
     for (k, (x,)), got in zip(calls, run(calls, isa), strict=True):
         np.testing.assert_array_equal(got, arg_reduce(x, k.kind, k.axis, select_last), err_msg=k.symbol)

@@ -13,12 +13,21 @@ dense = Buffer.contiguous
 
 
 def channels_last(shape, dtype: str = "f32") -> Buffer:
-    n, c, h, w = shape
+    _, c, h, w = shape
     return Buffer(tuple(shape), (c * h * w, 1, w * c, c), dtype)
 
 
-def make(shape, out, mode="linear", transformation="half_pixel", nearest="round_prefer_floor", exclude=False,
-         layout=channels_last, out_layout=None, dtype="f32"):
+def make(
+    shape,
+    out,
+    mode="linear",
+    transformation="half_pixel",
+    nearest="round_prefer_floor",
+    exclude=False,
+    layout=channels_last,
+    out_layout=None,
+    dtype="f32",
+):
     scales = tuple(o / i for o, i in zip(out, shape, strict=True))
     target = (out_layout or layout)(out, dtype)
     return Resize(mode, transformation, nearest, -0.75, exclude, scales, layout(shape, dtype), target)  # fmt: skip
@@ -76,9 +85,7 @@ def test_integer_repetition_needs_no_table():
 def test_against_onnx_runtime(isa, run, number):
     k = CASES[number]
     x = values(k)
-    session = onnxruntime.InferenceSession(
-        model(k).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model(k).SerializeToString(), providers=["CPUExecutionProvider"])
     (want,) = session.run(None, {"x": x})
     (got,) = run([(k, [x.view(NUMPY_TYPES[k.arguments[0].dtype]), *k.tables])], isa)
     np.testing.assert_allclose(got.view(np.float32), want, rtol=1e-4, atol=1e-5)
@@ -89,7 +96,9 @@ def test_other_types(isa, run):
     double = make((1, 9, 4, 4), (1, 9, 7, 8), dtype="f64")
     bytes_ = make((1, 9, 4, 4), (1, 9, 7, 6), "nearest", dtype="ui8")
     x = np.random.default_rng(0).integers(0, 100, half.input.shape)
-    got = run([(k, [x.astype(NUMPY_TYPES[k.arguments[0].dtype]), *k.tables]) for k in (half, double, bytes_)], isa)
+    got = run(
+        [(k, [x.astype(NUMPY_TYPES[k.arguments[0].dtype]), *k.tables]) for k in (half, double, bytes_)], isa
+    )
     for k, y in zip((half, double, bytes_), got, strict=True):
         (want,) = ReferenceEvaluator(model(k)).run(None, {"x": x.astype(np.float32)})
         np.testing.assert_allclose(y.astype(np.float64), want, rtol=1e-3, err_msg=k.symbol)

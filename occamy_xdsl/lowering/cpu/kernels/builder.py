@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Concatenate, TypeAlias
 
 from xdsl.dialects import arith, func, math, memref, scf, vector
 from xdsl.dialects.builtin import (
@@ -108,6 +108,7 @@ class Index:
 
 IndexLike: TypeAlias = Index | int
 Body: TypeAlias = Callable[..., Sequence[SSAValue] | None]
+LoopBody: TypeAlias = Callable[Concatenate[IndexLike, ...], Sequence[SSAValue] | None]
 ConstantAttribute: TypeAlias = IntegerAttr | FloatAttr | DenseIntOrFPElementsAttr
 
 
@@ -237,7 +238,7 @@ class KernelBuilder:
         self._block = outer
 
     def for_(
-        self, lo: IndexLike, hi: IndexLike, step: int, body: Body, inits: Sequence[SSAValue] = ()
+        self, lo: IndexLike, hi: IndexLike, step: int, body: LoopBody, inits: Sequence[SSAValue] = ()
     ) -> Sequence[SSAValue]:
         """
         `for i in range(lo, hi, step)`: `body(i, *carried)` returns the next carried values, if there are any.

@@ -46,16 +46,12 @@ class Gather(Kernel):
         data, indices, output = k.views
         axis, rank = self.axis, self.indices.rank
         step = self.data.strides[axis]
-        source = Access(
-            data, (*self.data.strides[:axis], *self.data.strides[axis + 1 :]), self.data.origin
-        )
+        source = Access(data, (*self.data.strides[:axis], *self.data.strides[axis + 1 :]), self.data.origin)
         target = Access(
             output, (*self.output.strides[:axis], *self.output.strides[axis + rank :]), self.output.origin
         )
         shape = (*self.data.shape[:axis], *self.data.shape[axis + 1 :])
-        dims = collapse(
-            self.indices.shape, [self.indices.strides, self.output.strides[axis : axis + rank]]
-        )
+        dims = collapse(self.indices.shape, [self.indices.strides, self.output.strides[axis : axis + rank]])
 
         def nest(d: int, at: IndexLike, to: IndexLike) -> None:
             if d < len(dims):

@@ -146,7 +146,9 @@ class _LrnNest:
         if first >= 0:
             return self.load(at + first * stride, min(lanes, size - first), stride)
         value = self.load(at, min(lanes + first, size), stride)
-        return shuffle(self.k, zero, value, [lane if lane < -first else lanes + lane + first for lane in range(lanes)])
+        return shuffle(
+            self.k, zero, value, [lane if lane < -first else lanes + lane + first for lane in range(lanes)]
+        )
 
     # --- one position in each lane ---
 

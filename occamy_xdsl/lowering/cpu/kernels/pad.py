@@ -83,19 +83,19 @@ class Pad(Kernel):
     def build(self, isa: Isa) -> FuncOp:
         k = KernelBuilder(self, isa)
         source, target = (Access.of(view) for view in k.views)
+        constant = k.constant(self.value, target.view.buffer.element_type)
         sizes = zip(self.input.shape, self.low, self.high, strict=True)
         runs = [list(padding_runs(size, low, high, self.mode)) for size, low, high in sizes]
         for part in self._parts(runs):
             shape = [run.size for run in part]
             start = sum(run.start * stride for run, stride in zip(part, target.strides, strict=True))
             destination = target.moved(start)
+            steps = tuple(run.step * stride for run, stride in zip(part, source.strides, strict=True))
+            first = sum(run.source * stride for run, stride in zip(part, source.strides, strict=True))
             if all(run.inside for run in part):
-                steps = tuple(run.step * stride for run, stride in zip(part, source.strides, strict=True))
-                start = sum(run.source * stride for run, stride in zip(part, source.strides, strict=True))
-                origin = replace(source.moved(start), strides=steps)
+                origin = replace(source.moved(first), strides=steps)
                 map_elements(k, shape, [origin], destination, lambda elements: elements[0])
             else:
-                constant = k.constant(self.value, self.arguments[1].element_type)
                 map_elements(k, shape, [], destination, lambda _: constant)
         return k.finish()
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from math import ceil, inf, prod
 from typing import Literal
 
-import numpy as np
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat
 from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import SSAValue
 
 from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
-from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, STORAGE_TYPES
+from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES
 from occamy_xdsl.lowering.cpu.kernels.strided import Access, Dim, collapse, shuffle
 from occamy_xdsl.lowering.cpu.kernels.vector_ops import lanes_of
 
@@ -77,8 +76,10 @@ def neutral(kind: Kind, dtype: str) -> float:
         return 0 if kind == "sum" else 1
     if is_float(dtype):
         return -inf if kind == "max" else inf
-    info = np.iinfo(np.dtype(NUMPY_TYPES[dtype]))
-    return int(info.min if kind == "max" else info.max)
+    bits = STORAGE_TYPES[dtype].bitwidth
+    if dtype.startswith("ui"):
+        return 0 if kind == "max" else 2**bits - 1
+    return -(2 ** (bits - 1)) if kind == "max" else 2 ** (bits - 1) - 1
 
 
 @dataclass(frozen=True)

@@ -252,9 +252,7 @@ class _ResizeNest:
             lanes = vector_ops.lanes_of(b.weight)
             return self.k.emit(arith.MulfOp(self.k.splat(a.weight, lanes), b.weight))
 
-        return [
-            _Term(a.position + b.position, weight(a, b), b.offsets) for a, b in product(terms, others)
-        ]
+        return [_Term(a.position + b.position, weight(a, b), b.offsets) for a, b in product(terms, others)]
 
     def along(self, size: int, at: IndexLike, to: IndexLike, terms: Sequence[_Term]) -> None:
         """The outputs along a dimension that is not resized and contiguous in both buffers."""

@@ -127,8 +127,8 @@ def interleave(k: KernelBuilder, values: Sequence[SSAValue]) -> list[SSAValue]:
     """The inverse of `deinterleave`."""
     rows, n = len(values), lanes_of(values[0])
     assert n is not None
-    places = [[divmod(v * n + i, rows)[::-1] for i in range(n)] for v in range(rows)]
-    return [select_lanes(k, values, place) for place in places]
+    places = [[divmod(v * n + i, rows) for i in range(n)] for v in range(rows)]
+    return [select_lanes(k, values, [(row, lane) for lane, row in place]) for place in places]
 
 
 # --- tiles ------------------------------------------------------------------------------------------------
