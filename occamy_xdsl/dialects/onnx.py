@@ -182,6 +182,11 @@ def element_type(data_type: int) -> Attribute:
     return _BY_NUMBER[data_type]
 
 
+def element_type_or_none(data_type: int) -> Attribute | None:
+    """As `element_type`, None for a data type that ONNX does not define."""
+    return _BY_NUMBER.get(data_type)
+
+
 def data_type(element: Attribute) -> int:
     """The TensorProto.DataType of an element type. Raises KeyError for one that ONNX lacks."""
     return _NUMBERS[element]
@@ -537,7 +542,7 @@ class OnnxOp(_Op):
         """
         inputs, outputs = cls.schema.inputs, cls.schema.outputs
         variables = dict[str, str]()
-        for index, operand in enumerate(operands):
+        for index, operand in enumerate(operands if inputs else ()):
             formal = inputs[min(index, len(inputs) - 1)]
             if formal.is_homogeneous and (name := type_name(operand.type)):
                 variables.setdefault(formal.type_str, name)

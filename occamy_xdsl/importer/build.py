@@ -232,10 +232,7 @@ def _order(graph: GraphProto, outer: frozenset[str], file: str) -> list[int]:
     for index, node in enumerate(graph.node):
         for name in filter(None, node.output):
             if name in producer or name in sources:
-                raise InvalidModelError(
-                    nodes=[(_node_name(node, index), node.op_type, f"value '{name}' is defined twice")],
-                    file=file,
-                )
+                raise _fault(node, index, f"value '{name}' is defined twice", file)
             producer[name] = index
     visible = outer | sources | producer.keys()
     needs = list[list[int]]()
@@ -261,11 +258,7 @@ def _order(graph: GraphProto, outer: frozenset[str], file: str) -> list[int]:
                 done.add(index)
                 order.append(index)
             elif following in path:
-                node = graph.node[following]
-                raise InvalidModelError(
-                    nodes=[(_node_name(node, following), node.op_type, "depends on its own output")],
-                    file=file,
-                )
+                raise _fault(graph.node[following], following, "depends on its own output", file)
             else:
                 path.add(following)
                 stack.append((following, iter(needs[following])))
@@ -296,11 +289,9 @@ def _infer(proto: ModelProto, order: Sequence[int]) -> GraphProto:
     light.graph.value_info.extend(graph.value_info)
     light.graph.node.extend(graph.node[index] for index in order)
     for tensor in graph.initializer:
-        light.graph.initializer.append(
-            tensor
-            if len(tensor.raw_data) <= LARGE
-            else TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        )
+        is_small = len(tensor.raw_data) <= LARGE and not tensor.external_data
+        bare = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        light.graph.initializer.append(tensor if is_small else bare)
     try:
         return onnx.shape_inference.infer_shapes(light).graph
     except Exception:  # the C++ inference's exceptions have no common base; without it types stay unknown
@@ -390,6 +381,16 @@ class _Importer:
     faults: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     """Nodes that do not satisfy their schema, gathered to be reported together."""
     none: dialect.NoValueOp | None = None
+    keys: set[str] = field(default_factory=set[str])
+    """The keys of weights given out, since nodes may share a name."""
+
+    def unique(self, key: str) -> str:
+        """`key`, or where another tensor has it, the first free `key#2`, `key#3` ..."""
+        free, number = key, 2
+        while free in self.keys:
+            free, number = f"{key}#{number}", number + 1
+        self.keys.add(free)
+        return free
 
     # ---- Types
 
@@ -398,9 +399,7 @@ class _Importer:
         match proto.WhichOneof("value"):
             case "tensor_type" | "sparse_tensor_type" as kind:
                 tensor = proto.tensor_type if kind == "tensor_type" else proto.sparse_tensor_type
-                try:
-                    element = dialect.element_type(tensor.elem_type)
-                except KeyError:
+                if (element := dialect.element_type_or_none(tensor.elem_type)) is None:
                     return dialect.UnknownType()
                 if with_shape and tensor.HasField("shape"):
                     type = TensorType(element, [self.binding.dim(dim) for dim in tensor.shape.dim])
@@ -412,7 +411,8 @@ class _Importer:
             case "optional_type":
                 return dialect.OptType(self.type(proto.optional_type.elem_type, with_shape=with_shape))
             case "map_type":
-                key = dialect.element_type(proto.map_type.key_type)
+                if (key := dialect.element_type_or_none(proto.map_type.key_type)) is None:
+                    return dialect.UnknownType()
                 return dialect.MapType(key, self.type(proto.map_type.value_type, with_shape=with_shape))
             case _:
                 return dialect.UnknownType()
@@ -449,10 +449,11 @@ class _Importer:
             self.define(value.name, block.insert_arg(type, len(block.args)), scope)
             arguments.append(self.argument_attributes(value.name, value.type, type))
         self.nodes(nodes, scope)
-        names = [value.name for value in graph.output]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidModelError(f"output '{name}' is listed twice", file=self.file)
+        seen = set[str]()
+        for value in graph.output:
+            if value.name in seen:
+                raise InvalidModelError(f"output '{value.name}' is listed twice", file=self.file)
+            seen.add(value.name)
         results = [self.output(value, scope) for value in graph.output]
         block.add_op(ReturnOp(*results))
         function_type = FunctionType.from_lists([arg.type for arg in block.args], [v.type for v in results])
@@ -531,12 +532,15 @@ class _Importer:
         if isinstance(tensor, SparseTensorProto):
             value = self.sparse(tensor, key)
             return op.make([], [value.type], sparse_value=value)
-        return op.make([], [self.tensors.type(tensor)], value=self.tensors.attribute(tensor, key))
+        return op.make([], [self.tensors.type(tensor)], value=self.tensor(tensor, key))
+
+    def tensor(self, tensor: TensorProto, key: str) -> Attribute:
+        return self.tensors.attribute(tensor, self.unique(key))
 
     def sparse(self, tensor: SparseTensorProto, key: str) -> dialect.SparseAttr:
         dense = TensorType(self.tensors.type(tensor.values).element_type, tensor.dims)
-        values = self.tensors.attribute(tensor.values, key + ".values")
-        return dialect.SparseAttr(values, self.tensors.attribute(tensor.indices, key + ".indices"), dense)
+        values = self.tensor(tensor.values, key + ".values")
+        return dialect.SparseAttr(values, self.tensor(tensor.indices, key + ".indices"), dense)
 
     def region(
         self,
@@ -577,6 +581,9 @@ class _Importer:
 
     # ---- Nodes
 
+    def fault(self, node: NodeProto, name: str, fact: str) -> InvalidModelError:
+        return InvalidModelError(nodes=[(name, node.op_type, fact)], file=self.file)
+
     def nodes(self, nodes: Sequence[tuple[int, NodeProto, NodeProto]], scope: _Scope) -> None:
         for index, node, inferred in nodes:
             op = self.node(node, inferred, _node_name(node, index), scope)
@@ -615,8 +622,8 @@ class _Importer:
         domain = _domain(node.domain)
         version = self.opsets.get(domain)
         cls = dialect.find_op(domain, node.op_type, version) if version is not None else None
-        if cls is not None and node.op_type == "Constant" and not domain:
-            op = self.constant_node(node, properties)
+        if cls is not None and node.op_type == "Constant" and not operands and len(outputs) == 1:
+            op = self.constant_node(node, properties, scope)
             if op is not None:
                 op.location = location
                 return op
@@ -650,27 +657,27 @@ class _Importer:
             self.faults.append((name, node.op_type, str(e)))
         return op
 
-    def constant_node(self, node: NodeProto, properties: dict[str, Attribute]) -> Operation | None:
-        """Constant with its value as a tensor, whichever attribute gave it; None where it has none."""
+    def constant_node(
+        self, node: NodeProto, properties: dict[str, Attribute], scope: _Scope
+    ) -> Operation | None:
+        """Constant with its value as a tensor, whichever attribute gave it; None where it is ill-formed."""
         if len(node.attribute) != 1:
             return None
-        attribute = node.attribute[0]
-        if attribute.type == AttributeProto.TENSOR:
-            return dialect.op_class("Constant").make(
-                [], [self.tensors.type(attribute.t)], value=properties["value"]
-            )
-        if attribute.type == AttributeProto.SPARSE_TENSOR:
-            value = cast("dialect.SparseAttr", properties["sparse_value"])
-            return dialect.op_class("Constant").make([], [value.type], sparse_value=value)
-        kind = _CONSTANT_KINDS.get(attribute.name)
-        if kind is None or attribute.type != kind[0]:
-            return None
-        tensor = onnx.helper.get_attribute_value(attribute)
-        array = np.array(tensor, kind[1])
-        element = dialect.element_type(kind[2])
-        return dialect.op_class("Constant").make(
-            [], [TensorType(element, array.shape)], value=dense_or_ref(array, node.output[0])
-        )
+        op, attribute = dialect.op_class("Constant"), node.attribute[0]
+        match attribute.name, attribute.type:
+            case "value", AttributeProto.TENSOR:
+                return op.make([], [self.tensors.type(attribute.t)], value=properties["value"])
+            case "sparse_value", AttributeProto.SPARSE_TENSOR:
+                value = cast("dialect.SparseAttr", properties["sparse_value"])
+                return op.make([], [value.type], sparse_value=value)
+            case name, kind if name in _CONSTANT_KINDS and kind == _CONSTANT_KINDS[name][0]:
+                _, dtype, data_type = _CONSTANT_KINDS[name]
+                array = np.array(onnx.helper.get_attribute_value(attribute), dtype)
+                type = TensorType(dialect.element_type(data_type), array.shape)
+                key = self.unique(scope.prefix + node.output[0])
+                return op.make([], [type], value=dense_or_ref(array, key))
+            case _:
+                return None
 
     def attributes(
         self, node: NodeProto, inferred: NodeProto, name: str, scope: _Scope, operands: Sequence[SSAValue]
@@ -679,9 +686,9 @@ class _Importer:
         found, regions = dict[str, Attribute](), dict[str, Region]()
         for proto, inferred_proto in zip(node.attribute, inferred.attribute, strict=True):
             if proto.name in found or proto.name in regions:
-                raise InvalidModelError(
-                    nodes=[(name, node.op_type, f"attribute '{proto.name}' is given twice")], file=self.file
-                )
+                raise self.fault(node, name, f"attribute '{proto.name}' is given twice")
+            if proto.ref_attr_name:
+                raise self.fault(node, name, f"attribute '{proto.name}' refers to a function's, here is none")
             key = f"{scope.prefix}{node.output[0] if node.op_type == 'Constant' else f'{name}/{proto.name}'}"
             match proto.type:
                 case AttributeProto.GRAPH:
@@ -689,7 +696,7 @@ class _Importer:
                     given = _body_types(node, operands)
                     regions[proto.name] = self.region(proto.g, inferred_proto.g, prefix, scope, given)
                 case AttributeProto.TENSOR:
-                    found[proto.name] = self.tensors.attribute(proto.t, key)
+                    found[proto.name] = self.tensor(proto.t, key)
                 case AttributeProto.SPARSE_TENSOR:
                     found[proto.name] = self.sparse(proto.sparse_tensor, key)
                 case AttributeProto.TYPE_PROTO:
@@ -699,10 +706,7 @@ class _Importer:
                         _KINDS[kind], onnx.helper.get_attribute_value(proto)
                     )
                 case _:
-                    raise InvalidModelError(
-                        nodes=[(name, node.op_type, f"attribute '{proto.name}' has no supported type")],
-                        file=self.file,
-                    )
+                    raise self.fault(node, name, f"attribute '{proto.name}' has no supported type")
         return found, regions
 
 

@@ -57,7 +57,7 @@ def size(node: Node, emit: Emitter) -> SSAValue:
 @operator("Range", since=11, limits="bounds that are computed at run time")
 def range_(node: Node, emit: Emitter) -> SSAValue:
     """start + i * delta for max(ceil((limit - start) / delta), 0) elements."""
-    bounds: list[Any] = [node.known(i, name).item() for i, name in enumerate(("start", "limit", "delta"))]
+    bounds: list[Any] = [node.known_scalar(i, name) for i, name in enumerate(("start", "limit", "delta"))]
     start, limit, delta = bounds
     if delta == 0:
         node.reject("delta is 0")
@@ -81,7 +81,7 @@ def eye_like(node: Node, emit: Emitter) -> SSAValue:
 
 @operator("Trilu", since=14, limits="k that is computed at run time")
 def trilu(node: Node, emit: Emitter) -> SSAValue:
-    k = int(node.known(1, "k").item()) if node.has(1) else 0
+    k = int(node.known_scalar(1, "k")) if node.has(1) else 0
     rank, upper = node.rank(), node.flag("upper")
     if rank < 2:
         node.reject(f"needs rank 2 or more, got shape {list(node.shape())}")
@@ -95,7 +95,7 @@ def trilu(node: Node, emit: Emitter) -> SSAValue:
 @operator("Dropout", since=7, limits="training_mode that is true or computed at run time")
 def dropout(node: Node, emit: Emitter) -> Sequence[SSAValue | None]:
     """The identity outside of training; nothing is dropped, so the mask is all true."""
-    if node.has(2) and bool(node.known(2, "training_mode").item()):
+    if node.has(2) and bool(node.known_scalar(2, "training_mode")):
         node.refuse("training_mode")
     mask = emit.fill(True, node.shape(), i1) if node.wants(1) else None
     return node[0], mask
@@ -104,7 +104,7 @@ def dropout(node: Node, emit: Emitter) -> Sequence[SSAValue | None]:
 @operator("OneHot", since=9, limits="a depth that is computed at run time")
 def one_hot(node: Node, emit: Emitter) -> SSAValue:
     """Where the index, counted from the end if negative, equals the position along `axis`."""
-    depth = int(node.known(1, "depth").item())
+    depth = int(node.known_scalar(1, "depth"))
     rank = node.rank() + 1
     axis = node.axis(node.attr("axis"), rank)
     shape = [*node.shape()[:axis], 1, *node.shape()[axis:]]

@@ -14,6 +14,8 @@ from xdsl.dialects.builtin import (
     Float16Type,
     Float32Type,
     Float64Type,
+    FloatAttr,
+    IntegerAttr,
     IntegerType,
     LocationAttr,
     Signedness,
@@ -26,7 +28,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from occamy_xdsl.dialects import dnn
-from occamy_xdsl.dialects.dnn import byte_size, element_type_of, shape_of, signless
+from occamy_xdsl.dialects.dnn import byte_size, element_type_of, integer_width, shape_of, signless
 from occamy_xdsl.dialects.dnn.geometry import broadcast_shapes
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, dense_or_ref, numpy_dtype, to_array
 from occamy_xdsl.interpreters.semantics import evaluate
@@ -85,6 +87,15 @@ def known_splat(value: SSAValue) -> Number | None:
     if array.size == 0 or array.dtype.kind not in "biuf" or not bool((array == array.flat[0]).all()):
         return None
     return array.flat[0].item()
+
+
+def scalar_attribute(number: Any, like: SSAValue) -> Attribute:
+    """`number` as the attribute of a scalar with the element type of `like`."""
+    element = element_type_of(like)
+    kind: Any = signless(element)
+    if integer_width(element):
+        return IntegerAttr(int(number), kind, truncate_bits=True)
+    return FloatAttr(float(number), kind)
 
 
 def _computed(op: dnn.KernelOp, *arrays: Array) -> Array:
@@ -281,6 +292,8 @@ class Emitter:
     # ---- Movement: each returns its operand where there is nothing to do
 
     def reshape(self, value: SSAValue, shape: Sequence[int]) -> SSAValue:
+        if isinstance(value.owner, dnn.ReshapeOp):
+            value = value.owner.input
         if shape_of(value) == tuple(shape):
             return value
         return self.add(dnn.ReshapeOp(value, shape))

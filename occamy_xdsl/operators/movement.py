@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 
-from occamy_xdsl.dialects.dnn import GatherOp, PadOp, integer_width, shape_of, signless
+from occamy_xdsl.dialects.dnn import PadOp, shape_of
 from occamy_xdsl.dialects.dnn.geometry import broadcast_shapes
-from occamy_xdsl.operators.emitter import Emitter, known_splat
+from occamy_xdsl.operators.emitter import Emitter, scalar_attribute
 from occamy_xdsl.operators.node import Node
 from occamy_xdsl.operators.registry import operator
 
@@ -220,14 +219,6 @@ def slice_(node: Node, emit: Emitter) -> SSAValue:
 # ---- Padding
 
 
-def _typed(number: Any, element: Attribute) -> Attribute:
-    """`number` as the attribute of a scalar of type `element`."""
-    kind: Any = signless(element)
-    if integer_width(element):
-        return IntegerAttr(int(number), kind, truncate_bits=True)
-    return FloatAttr(float(number), kind)
-
-
 def _pad(node: Node, emit: Emitter, pads: Sequence[int], number: Any, axes: Sequence[int] | None) -> SSAValue:
     """Negative pads cut off elements, before the others are added."""
     value, rank = node[0], node.rank()
@@ -252,7 +243,7 @@ def _pad(node: Node, emit: Emitter, pads: Sequence[int], number: Any, axes: Sequ
             if (max(pair) and size == 0) or (mode == "reflect" and max(pair) >= max(size, 1)):
                 node.refuse(f"mode {mode} with pads {list(pads)} on a dimension of {size} elements")
         return emit.add(PadOp(value, low, high, mode, None))
-    return emit.add(PadOp(value, low, high, mode, _typed(number, node.element())))
+    return emit.add(PadOp(value, low, high, mode, scalar_attribute(number, node[0])))
 
 
 @operator("Pad", since=2, limits="reflection by the whole dimension or more")
@@ -264,7 +255,7 @@ def pad_by_attributes(node: Node, emit: Emitter) -> SSAValue:
 def pad(node: Node, emit: Emitter) -> SSAValue:
     number: Any = 0
     if node.has(2) and node.attr("mode") == "constant":
-        number = node.known(2, "constant_value").item()
+        number = node.known_scalar(2, "constant_value")
     axes = node.known_ints(3, "axes") if node.has(3) else None
     return _pad(node, emit, node.known_ints(1, "pads"), number, axes)
 
@@ -291,25 +282,3 @@ def tile(node: Node, emit: Emitter) -> SSAValue:
     wide = [size for pair in zip(repeats, shape, strict=True) for size in pair]
     spread = emit.broadcast(emit.reshape(node[0], narrow), wide)
     return emit.reshape(spread, [count * size for count, size in zip(repeats, shape, strict=True)])
-
-
-# ---- Selection
-
-
-@operator("Gather")
-def gather(node: Node, emit: Emitter) -> SSAValue:
-    """A single known index is a slice."""
-    shape = node.shape()
-    if not shape:
-        node.reject("cannot gather from a scalar")
-    axis = node.axis(node.attr("axis"), len(shape))
-    known = known_splat(node[1]) if prod(node.shape(1)) == 1 else None
-    if known is not None:
-        index, size = int(known), shape[axis]
-        if not -size <= index < size:
-            node.reject(f"index {index} is outside of dimension {axis} of shape {list(shape)}")
-        offsets, sizes = [0] * len(shape), list(shape)
-        offsets[axis], sizes[axis] = index % size, 1
-        taken = emit.slice(node[0], offsets, sizes, [1] * len(shape))
-        return emit.reshape(taken, (*shape[:axis], *node.shape(1), *shape[axis + 1 :]))
-    return emit.add(GatherOp(node[0], node[1], axis))

@@ -101,6 +101,21 @@ class Node:
         """As `known`, for integers in row-major order."""
         return [int(v) for v in self.known(index, what).ravel()]
 
+    def known_scalar(self, index: int, what: str) -> Any:
+        """As `known`, for a tensor of one element: a Python number."""
+        values = self.known(index, what)
+        if values.size != 1:
+            self.reject(f"{what} must be a scalar, got shape {list(values.shape)}")
+        return values.item()
+
+    def require_rank(self, index: int, rank: int, *, or_more: bool = False) -> tuple[int, ...]:
+        """The shape of operand `index`, which must have `rank` dimensions."""
+        shape = self.shape(index)
+        if len(shape) < rank or (len(shape) > rank and not or_more):
+            more = " or more" if or_more else ""
+            self.reject(f"operand {index} must have {rank}{more} dimensions, got shape {list(shape)}")
+        return shape
+
     def axis(self, value: int, rank: int) -> int:
         """`value` counted from 0; a negative axis counts from the end."""
         if not -rank <= value < rank:

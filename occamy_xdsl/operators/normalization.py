@@ -116,8 +116,8 @@ def _moments(emit: Emitter, value: SSAValue, axes: Sequence[int]) -> tuple[SSAVa
 
 def _group_normalized(node: Node, emit: Emitter, groups: int, scale: SSAValue, bias: SSAValue) -> SSAValue:
     """Normalises each of `groups` groups of channels, then scales and shifts by (C, 1, ...) or (C)."""
-    shape, element = node.shape(), node.element()
-    if len(shape) < 2 or groups < 1 or shape[1] % groups:
+    shape, element = node.require_rank(0, 2, or_more=True), node.element()
+    if groups < 1 or shape[1] % groups:
         node.reject(f"cannot split shape {list(shape)} into {groups} groups of channels")
     flat = emit.reshape(node[0], (shape[0], groups, prod(shape[1:]) // groups))
     stash = f32 if node.attr("stash_type", 0) == 1 else element
@@ -129,16 +129,14 @@ def _group_normalized(node: Node, emit: Emitter, groups: int, scale: SSAValue, b
 
 @operator("InstanceNormalization", since=6)
 def instance_normalization(node: Node, emit: Emitter) -> SSAValue:
-    if node.rank() < 2:
-        node.reject(f"needs rank 2 or more, got shape {list(node.shape())}")
-    return _group_normalized(node, emit, node.shape()[1], node[1], node[2])
+    return _group_normalized(node, emit, node.require_rank(0, 2, or_more=True)[1], node[1], node[2])
 
 
 @operator("GroupNormalization", since=18)
 def group_normalization_by_groups(node: Node, emit: Emitter) -> SSAValue:
     """In opset 18 to 20 scale and bias have one element a group."""
     groups: int = node.attr("num_groups")
-    channels = node.shape()[1]
+    channels = node.require_rank(0, 2, or_more=True)[1]
     scale, bias = (_repeat(node, emit, node[i], groups, channels) for i in (1, 2))
     return _group_normalized(node, emit, groups, scale, bias)
 

@@ -47,7 +47,7 @@ class Translation:
     invalid: list[Fault] = field(default_factory=list[Fault])
 
     def finish(self, last: ReturnOp) -> None:
-        """Returns what `last` returns, each in storage of its own, and drops the constants that no op reads."""
+        """Returns what `last` returns, each in storage of its own, and drops the ops whose results none reads."""
         emit = Emitter(self.block)
         emit.location = last.location
         returned = list[SSAValue]()
@@ -58,7 +58,7 @@ class Translation:
             returned.append(new)
         self.block.add_op(ReturnOp(*returned))
         for op in reversed(tuple(self.block.ops)):
-            if isinstance(op, dnn.ConstantOp) and not op.output.uses:
+            if not isinstance(op, ReturnOp) and not any(result.uses for result in op.results):
                 self.block.erase_op(op)
 
 

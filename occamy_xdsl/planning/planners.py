@@ -188,8 +188,8 @@ def _rigid(bodies: Sequence[Body]) -> bool:
 def _constructions(bodies: Sequence[Body]) -> Iterator[Layout]:
     """Layouts, the most promising ones first; beyond `_FEW` bodies in near-linear time where possible."""
     rigid = _rigid(bodies)
-    orders = placement_orders(bodies)
-    if len(bodies) <= _FEW or rigid:
+    orders = placement_orders(bodies) if len(bodies) <= _FEW or rigid else {}
+    if orders:
         yield _in_order(bodies, orders["size-first"])
         yield _in_order(bodies, orders["load-size"])
     if not rigid:

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from occamy_xdsl.dialects import get_all_dialects
+from occamy_xdsl.pipelines import get_all_passes
 from occamy_xdsl.tools.occamy_opt import main
 from occamy_xdsl.tools.universe import OCCAMY_UNIVERSE
-from occamy_xdsl.pipelines import get_all_passes
 
 VALUES = np.linspace(0, 1, 30, dtype=np.float32).reshape(10, 3)
 

@@ -131,6 +131,27 @@ def test_long_keys_become_a_hash_of_label_and_inputs():
     assert Weights.derived("f", np.negative, Weights.of(np.zeros(1), "x" * 201)).key != a.key
 
 
+def test_keys_with_commas_do_not_run_into_each_other():
+    def zeros(key: str) -> Weights:
+        return Weights.of(np.zeros(1), key)
+
+    apart = [
+        Weights.derived("f", np.add, zeros("a, b")),
+        Weights.derived("f", np.add, zeros("a"), zeros("b")),
+        Weights.derived("f", np.add, Weights.derived("g", np.add, zeros("a"), zeros("b"))),
+        Weights.derived("f", np.add, zeros("g(a, b)")),
+    ]
+    assert len({weights.key for weights in apart}) == len(apart)
+    assert apart[2].key == "f(g(a, b))"
+
+
+def test_references_inside_of_attributes_are_found():
+    ref = WeightsRefAttr(Weights("v"))
+    sparse = onnx.SparseAttr(ref, WeightsRefAttr(Weights("i")), TensorType(onnx.element_type(1), [4]))
+    op = onnx.op_class("Constant").make([], [sparse.type], sparse_value=sparse)
+    assert {found.key for found in weights.references(ModuleOp([op]))} == {"v", "i"}
+
+
 def test_splat_occupies_one_element():
     splat = Weights.splat(1.5, np.dtype(np.float32), (1000, 1000, 1000))
     assert splat.nbytes == 4 * 10**9

@@ -15,6 +15,7 @@ from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.weights import Weights
 from occamy_xdsl.lowering.cpu.kernels.arg_reduce import ArgReduce
 from occamy_xdsl.lowering.cpu.kernels.conv import Conv
+from occamy_xdsl.lowering.cpu.kernels.conv_transpose import ConvTranspose
 from occamy_xdsl.lowering.cpu.kernels.copy import Copy
 from occamy_xdsl.lowering.cpu.kernels.elementwise import Elementwise
 from occamy_xdsl.lowering.cpu.kernels.gather import Gather
@@ -69,9 +70,10 @@ def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
     out = buffer_of(op.outs[0])
     work = op.group("workspace")
     match op:
-        case dnn.ConvOp():
+        case dnn.ConvOp() | dnn.ConvTransposeOp():
             rank = len(dnn.shape_of(op.input)) - 2
-            kernel = Conv.create(
+            template = Conv if isinstance(op, dnn.ConvOp) else ConvTranspose
+            kernel = template.create(
                 buffer_of(op.input),
                 out,
                 dnn.shape_of(op.filter)[2:],
@@ -188,4 +190,4 @@ def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
             tables = (Weights.of(t, f"{kernel.symbol}.table{i}") for i, t in enumerate(kernel.tables))
             return KernelCall(kernel, (op.input, *tables, *op.outs))
         case _:
-            raise NotImplementedError(op.name)
+            raise NotImplementedError(f"no kernel template computes '{op.name}'")

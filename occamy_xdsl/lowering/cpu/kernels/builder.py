@@ -1,9 +1,10 @@
 """A typed builder of kernel functions over the func, scf, arith, memref, vector and math dialects."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Concatenate, TypeAlias
+from functools import cache
+from typing import TypeAlias, cast
 
 from xdsl.dialects import arith, func, math, memref, scf, vector
 from xdsl.dialects.builtin import (
@@ -108,7 +109,7 @@ class Index:
 
 IndexLike: TypeAlias = Index | int
 Body: TypeAlias = Callable[..., Sequence[SSAValue] | None]
-LoopBody: TypeAlias = Callable[Concatenate[IndexLike, ...], Sequence[SSAValue] | None]
+ConstantKey: TypeAlias = tuple[Hashable, ...]
 ConstantAttribute: TypeAlias = IntegerAttr | FloatAttr | DenseIntOrFPElementsAttr
 
 
@@ -128,6 +129,7 @@ class View:
         return position
 
 
+@cache
 def vector_type(element: Attribute, lanes: int | None) -> Attribute:
     """The vector of `lanes` elements, or the element type itself if `lanes` is None."""
     return element if lanes is None else VectorType(element, [lanes])
@@ -135,7 +137,8 @@ def vector_type(element: Attribute, lanes: int | None) -> Attribute:
 
 def element_type(value: SSAValue) -> Attribute:
     """Type of the lanes of a vector, or of a scalar."""
-    return value.type.element_type if isa(value.type, VectorType) else value.type
+    type_ = value.type
+    return cast(VectorType, type_).element_type if isinstance(type_, VectorType) else type_
 
 
 class KernelBuilder:
@@ -152,8 +155,7 @@ class KernelBuilder:
         types = [buffer.memref_type() for buffer in arguments]
         self._entry = Block(arg_types=types)
         self._block = self._entry
-        self._constants: dict[str, SSAValue] = {}
-        self._values: dict[tuple[str, Attribute, int | None], SSAValue] = {}
+        self._constants: dict[ConstantKey, SSAValue] = {}
         self._prologue: list[Operation] = []
         self._function = func.FuncOp(kernel.symbol, FunctionType.from_lists(types, []), Region(self._entry))
         if isa.vector_bytes == 64:
@@ -190,41 +192,33 @@ class KernelBuilder:
 
     # --- constants ---
 
-    def _constant(self, attribute: ConstantAttribute) -> SSAValue:
-        key = str(attribute)  # 0.0 and -0.0 are equal but not the same
+    def _constant(self, key: ConstantKey, make: Callable[[], ConstantAttribute]) -> SSAValue:
+        """The constant that `make` returns, made once for each key."""
         if key not in self._constants:
-            op = arith.ConstantOp(attribute)
+            op = arith.ConstantOp(make())
             self._prologue.append(op)
             self._constants[key] = op.result
         return self._constants[key]
 
     def index_constant(self, value: int) -> SSAValue:
         """A constant of type index."""
-        key = repr(value), index, None
-        if key not in self._values:
-            self._values[key] = self._constant(IntegerAttr(value, index))
-        return self._values[key]
+        return self._constant(("index", value), lambda: IntegerAttr(value, index))
 
     def constant(self, value: float, element: Attribute, lanes: int | None = None) -> SSAValue:
         """The scalar `value`, or a vector that has it in every lane."""
-        key = repr(value), element, lanes  # 0.0 and -0.0 are equal but not the same
-        if key not in self._values:
-            self._values[key] = self._make_constant(value, element, lanes)
-        return self._values[key]
 
-    def _make_constant(self, value: float, element: Attribute, lanes: int | None) -> SSAValue:
-        if lanes is None:
-            if isa(element, IntegerType):
-                return self._constant(IntegerAttr(int(value), element, truncate_bits=True))
-            assert isinstance(element, AnyFloat)
-            return self._constant(FloatAttr(float(value), element))
-        type_ = VectorType(element, [lanes])
-        if isa(type_, VectorType[IntegerType]):
-            dense = DenseIntOrFPElementsAttr.from_list(type_, [int(value)])
-        else:
-            assert isa(type_, VectorType[AnyFloat])
-            dense = DenseIntOrFPElementsAttr.from_list(type_, [float(value)])
-        return self._constant(dense)
+        def make() -> ConstantAttribute:
+            type_ = vector_type(element, lanes)
+            if isa(type_, VectorType[IntegerType]):
+                return DenseIntOrFPElementsAttr.from_list(type_, [int(value)])
+            if isa(type_, VectorType[AnyFloat]):
+                return DenseIntOrFPElementsAttr.from_list(type_, [float(value)])
+            if isa(type_, IntegerType):
+                return IntegerAttr(int(value), type_, truncate_bits=True)
+            assert isinstance(type_, AnyFloat)
+            return FloatAttr(float(value), type_)
+
+        return self._constant(("splat", repr(value), element, lanes), make)  # repr: -0.0 equals 0.0
 
     def value_of(self, i: IndexLike) -> SSAValue:
         """An index as an SSA value."""
@@ -238,7 +232,7 @@ class KernelBuilder:
         self._block = outer
 
     def for_(
-        self, lo: IndexLike, hi: IndexLike, step: int, body: LoopBody, inits: Sequence[SSAValue] = ()
+        self, lo: IndexLike, hi: IndexLike, step: int, body: Body, inits: Sequence[SSAValue] = ()
     ) -> Sequence[SSAValue]:
         """
         `for i in range(lo, hi, step)`: `body(i, *carried)` returns the next carried values, if there are any.
@@ -302,14 +296,18 @@ class KernelBuilder:
         """A vector of i1 whose first `valid` lanes are set."""
         if not isinstance(valid, int):
             return self.emit(vector.CreateMaskOp([valid.value], VectorType(i1, [lanes])))
-        type_ = VectorType(i1, [lanes])
         values = [int(lane < valid) for lane in range(lanes)]
-        return self._constant(DenseIntOrFPElementsAttr.from_list(type_, values))
+        type_ = VectorType(i1, [lanes])
+        return self._constant(
+            ("mask", valid, lanes), lambda: DenseIntOrFPElementsAttr.from_list(type_, values)
+        )
 
     def _lane_offsets(self, stride: int, lanes: int) -> SSAValue:
-        type_ = VectorType(i64, [lanes])
         values = [stride * lane for lane in range(lanes)]
-        return self._constant(DenseIntOrFPElementsAttr.from_list(type_, values))
+        type_ = VectorType(i64, [lanes])
+        return self._constant(
+            ("offsets", stride, lanes), lambda: DenseIntOrFPElementsAttr.from_list(type_, values)
+        )
 
     def load(
         self,
@@ -388,7 +386,7 @@ class KernelBuilder:
         """A vector with the scalar in every lane; the scalar itself if `lanes` is None."""
         if lanes is None or vector_ops.lanes_of(value) is not None:
             return value
-        return self.emit(vector.BroadcastOp(value, VectorType(value.type, [lanes])))
+        return self.emit(vector.BroadcastOp(value, cast(VectorType, vector_type(value.type, lanes))))
 
     def lane(self, value: SSAValue, lane: int) -> SSAValue:
         """One lane of a vector."""

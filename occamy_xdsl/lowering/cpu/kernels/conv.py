@@ -13,7 +13,7 @@ from occamy_xdsl.lowering.cpu.kernels.correlation import (
     CorrelationBuilder,
     Window,
     choose_correlation_tile,
-    merge_windows,
+    plan_windows,
 )
 from occamy_xdsl.lowering.cpu.kernels.microkernel import sum_dtype
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel
@@ -116,10 +116,11 @@ class Conv(Kernel):
             for d, kernel, stride, dilation, pad in geometry
         ]
         channels, filters = self.input.shape[1], self.output.shape[1]
-        merged = tuple(merge_windows(windows))
         if self.group == channels == filters and self.group > 1:
-            return Correlation(merged, 1, 1, filters, self.tile, is_depthwise=True)
-        return Correlation(merged, self.group, channels // self.group, filters // self.group, self.tile)
+            planned = plan_windows(windows, is_depthwise=True)
+            return Correlation(planned, 1, 1, filters, self.tile, is_depthwise=True)
+        planned = plan_windows(windows, is_depthwise=False)
+        return Correlation(planned, self.group, channels // self.group, filters // self.group, self.tile)
 
     def pack(self, filter: np.ndarray) -> np.ndarray:
         """The filter argument from ONNX's (filters, channels / group, kernel...)."""

@@ -21,7 +21,7 @@ from occamy_xdsl.lowering.cpu.kernels.correlation import (
     CorrelationBuilder,
     Window,
     choose_correlation_tile,
-    merge_windows,
+    plan_windows,
 )
 from occamy_xdsl.lowering.cpu.kernels.microkernel import sum_dtype
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel
@@ -140,12 +140,12 @@ class ConvTranspose(Kernel):
                 )
             if prod(window.output for window in windows) == 0:
                 continue
-            merged = tuple(merge_windows(windows))
+            planned = plan_windows(windows, is_depthwise=is_depthwise)
             if is_depthwise:
-                correlation = Correlation(merged, 1, 1, filters, self.tile, is_depthwise=True)
+                correlation = Correlation(planned, 1, 1, filters, self.tile, is_depthwise=True)
             else:
                 sizes = (self.group, channels // self.group, filters // self.group)
-                correlation = Correlation(merged, *sizes, self.tile)
+                correlation = Correlation(planned, *sizes, self.tile)
             phases.append(_Phase(remainders, tuple(taps), correlation))
         return phases
 

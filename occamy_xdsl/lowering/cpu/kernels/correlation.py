@@ -78,24 +78,40 @@ class Window:
         return below // self.dilation, k.minimum(above // self.dilation, self.kernel)
 
 
-def merge_windows(windows: Sequence[Window]) -> list[Window]:
-    """Neighbouring pointwise dimensions joined where memory allows, so that tiles run across row ends."""
+_MOST_EDGE_PIXELS = 64
+"""Pixels at the ends of a row for which the valid kernel columns are unrolled."""
+_MOST_UNROLLED_COLUMNS = 32
+"""Kernel columns that are unrolled in a depthwise correlation."""
+
+
+def plan_windows(windows: Sequence[Window], *, is_depthwise: bool) -> tuple[Window, ...]:
+    """
+    The windows to loop over, the last of them the row that is cut into tiles.
+
+    Neighbouring pointwise dimensions are joined where memory allows, so that tiles run across row ends. Where
+    unrolling a row would make too much code, its windows are clipped by loop bounds as those of the other
+    dimensions are, and the row of a tile is a single pixel.
+    """
     merged: list[Window] = []
     for window in windows:
-        if window.is_pointwise and window.output == 1 and len(windows) > 1 and window is not windows[-1]:
-            continue
         outer = merged[-1] if merged else None
         if outer and outer.is_pointwise and window.is_pointwise:
             strides = (outer.input_stride, *outer.result_strides)
             inner = (window.input_stride, *window.result_strides)
             if window.output == 1:
                 continue
-            if all(a == b * window.output for a, b in zip(strides, inner, strict=True)):
+            if outer.output == 1 or all(a == b * window.output for a, b in zip(strides, inner, strict=True)):
                 size = outer.output * window.output
                 merged[-1] = replace(window, output=size, input=size)
                 continue
         merged.append(window)
-    return merged
+    row = merged[-1]
+    edge_pixels = row.output - len(row.interior)
+    if edge_pixels > _MOST_EDGE_PIXELS or (is_depthwise and row.kernel > _MOST_UNROLLED_COLUMNS):
+        merged.append(Window(1, 1, 1, 1, 1, 0, 0, (0,) * len(row.result_strides)))
+    if len(merged) > 1 and merged[0].is_pointwise and merged[0].output == 1:
+        merged.pop(0)
+    return tuple(merged)
 
 
 KernelRanges: TypeAlias = list[tuple[IndexLike, IndexLike]]
@@ -112,7 +128,7 @@ class Correlation:
     """
 
     windows: tuple[Window, ...]
-    """Batch and spatial dimensions, joined by `merge_windows`."""
+    """Batch and spatial dimensions, as `plan_windows` returns them."""
     groups: int
     channels: int
     """Input channels of a group."""

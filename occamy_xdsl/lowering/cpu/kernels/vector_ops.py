@@ -6,7 +6,7 @@ meaning are those of the MLIR documentation of arith, vector and memref.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from xdsl.dialects.arith import CMPF_COMPARISON_OPERATIONS, CMPI_COMPARISON_OPERATIONS
 from xdsl.dialects.builtin import I1, IndexType, IntegerAttr, MemRefType, VectorType, i1
@@ -25,7 +25,6 @@ from xdsl.irdl import (
 from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
-from xdsl.utils.hints import isa
 
 
 def retype(scalar: Attribute, like: Attribute) -> Attribute:
@@ -35,7 +34,8 @@ def retype(scalar: Attribute, like: Attribute) -> Attribute:
 
 def lanes_of(value: SSAValue) -> int | None:
     """Lanes of a rank-1 vector, or None for a scalar."""
-    return value.type.get_shape()[0] if isa(value.type, VectorType) else None
+    type_ = value.type
+    return cast(VectorType, type_).get_shape()[0] if isinstance(type_, VectorType) else None
 
 
 class _CompareOp(IRDLOperation):
