@@ -168,6 +168,13 @@ class KernelBuilder:
         self.views = tuple(self._flatten(a, b) for a, b in zip(self._entry.args, arguments, strict=True))
         """The arguments, in the order of `kernel.arguments`."""
 
+    def stack(self, elements: int, dtype: str) -> View:
+        """Scratch on the stack for the whole function; its contents are undefined."""
+        buffer = Buffer.contiguous((elements,), dtype)
+        op = memref.AllocaOp.get(buffer.element_type, alignment=64, shape=[elements])
+        self._prologue.append(op)
+        return View(op.memref, buffer)
+
     def _flatten(self, argument: SSAValue, buffer: Buffer) -> View:
         extent = buffer.extent
         flat = Buffer.contiguous((extent,), buffer.dtype).memref_type()
