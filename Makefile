@@ -23,7 +23,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(READY) ## compile and run ResNet-50; compare memory, result and time (NET=squeezenet for another)
-	@$(BIN)/python -m occamy_xdsl.tools.demo $(NET)
+	@$(BIN)/python bench/demo.py $(NET)
 
 test: $(READY) ## run all tests: lit, then pytest
 	$(BIN)/lit -q -j $(JOBS) test
