@@ -19,6 +19,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "occamy_xdsl.transforms": (
         "convert-onnx-to-dnn",
         "dnn-assign-layouts",
+        "dnn-borrow-outputs",
         "dnn-coalesce-tensors",
         "dnn-convert-to-pool",
         "dnn-fuse-layers",
@@ -137,6 +138,7 @@ def stages(options: Options) -> list[Stage]:
             memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
             memory += [_spec("cpu-assign-workspaces", target=options.processor)]
+            memory += ["dnn-borrow-outputs"] if options.reuse else []
             memory += [_spec("dnn-convert-to-pool", planner=options.planner, reuse=options.reuse)]
             memory += ["verify-dnn-pool"]
         case "eager" | "lazy":
