@@ -22,6 +22,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "dnn-borrow-outputs",
         "dnn-coalesce-tensors",
         "dnn-convert-to-pool",
+        "dnn-fuse-dequantization",
         "dnn-fuse-layers",
         "dnn-insert-memory-ops",
         "dnn-schedule",
@@ -150,7 +151,7 @@ def stages(options: Options) -> list[Stage]:
             "dnn",
             [
                 "convert-onnx-to-dnn",
-                *(["dnn-fuse-layers"] if options.fuse else []),
+                *(["dnn-fuse-dequantization", "dnn-fuse-layers"] if options.fuse else []),
                 "dce",
                 "dnn-assign-layouts",
                 *(["dnn-schedule"] if options.reorder else []),

@@ -10,7 +10,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.analysis.aliasing import root_of
-from occamy_xdsl.analysis.liveness import LiveRange, LivenessTable, liveness
+from occamy_xdsl.analysis.liveness import LivenessTable, LiveRange, liveness
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.signature import output_arguments
 

@@ -10,7 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
@@ -190,7 +190,7 @@ def weights_of(op: dnn.ConstantOp) -> Weights:
     return Weights.of(array, f"dense({array.dtype},{array.tobytes().hex()})")
 
 
-def constant_before(op: Operation, weights: Weights, like: SSAValue) -> SSAValue:
+def constant_before(op: Operation, weights: Weights, like: SSAValue | Attribute) -> SSAValue:
     """A new constant in front of `op` with the element type of `like`."""
     assert op.parent is not None
     type = TensorType(dnn.element_type_of(like), weights.shape)
@@ -223,6 +223,8 @@ def fold_affine(op: FoldsAffine) -> FoldsAffine | None:
     filter = op.b if isinstance(op, dnn.MatmulOp) else op.filter
     filter_constant = constant_of(filter)
     if op.epilogue is None or filter_constant is None or not isinstance(op.accumulated_type, AnyFloat):
+        return None
+    if not isinstance(dnn.element_type_of(filter), AnyFloat):
         return None
     if op.bias is not None and (constant_of(op.bias) is None or dnn.shape_of(op.bias)[-1:] != (channels,)):
         return None
