@@ -58,10 +58,12 @@ def import_model(
     dims: Mapping[str, int] | None = None,
     *,
     allow_custom: bool = False,
+    expand_functions: bool = True,
 ) -> ModuleOp:
     """
-    The module of a model: one function `main`, one operation a node, in order of execution. A node whose
-    operator has no conversion of its own becomes the nodes of the function by which ONNX defines it.
+    The module of a model: one function `main`, one operation a node, in order of execution. With
+    `expand_functions`, a node whose operator has no conversion of its own becomes the nodes of the function
+    by which ONNX defines it.
 
     `shapes` gives whole input shapes by input name, `dims` values of symbolic dimensions by name; what
     remains unbound is `?`. Weights are not read. Local functions are inlined. Nodes of operators that the
@@ -80,7 +82,8 @@ def import_model(
             raise InvalidModelError(f"local functions cannot be inlined: {fact}", file=file) from None
     _refuse_undecoded_names(proto.graph, file)
     opsets = _opsets(proto, file)
-    proto = _expand_functions(proto, opsets)
+    if expand_functions:
+        proto = _expand_functions(proto, opsets)
     if not allow_custom:
         _refuse_unknown_operators(proto.graph, opsets, file)
     order = _order(proto.graph, frozenset(), file)
@@ -179,10 +182,12 @@ def _expand_functions(proto: ModelProto, opsets: Mapping[str, int]) -> ModelProt
             made = dialect.find_op(_domain(domain), name, opsets.get(_domain(domain), 0))
             if made is None or find_operator(_domain(domain), name, made.since_version):
                 continue
-            if not made.schema.has_function and not made.schema.has_context_dependent_function:
+            schema: Any = made.schema
+            if not schema.has_function and not schema.has_context_dependent_function:
                 continue
             typed = ModelProto()
             typed.CopyFrom(proto)
+            _state_defaults(typed.graph, domain, name, schema)
             typed.graph.value_info.extend(_infer(proto, range(len(proto.graph.node))).value_info)
             for tensor in proto.graph.initializer:
                 type = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -195,6 +200,15 @@ def _expand_functions(proto: ModelProto, opsets: Mapping[str, int]) -> ModelProt
                 inlined.graph.value_info.extend(proto.graph.value_info)
                 proto = inlined
     return proto
+
+
+def _state_defaults(graph: GraphProto, domain: str, name: str, schema: Any) -> None:
+    """Writes the schema's default attributes into the nodes of an operator: its body refers to them."""
+    defaults = [a.default_value for a in schema.attributes.values() if a.default_value.type]
+    for _, node in _walk(graph):
+        if (node.domain, node.op_type) == (domain, name):
+            stated = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(value for value in defaults if value.name not in stated)
 
 
 def _refuse_unknown_operators(graph: GraphProto, opsets: Mapping[str, int], file: str) -> None:
