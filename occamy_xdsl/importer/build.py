@@ -168,6 +168,14 @@ def _walk(graph: GraphProto) -> Iterator[tuple[int, NodeProto]]:
             yield from _walk(subgraph)
 
 
+def _state_defaults(node: NodeProto, op: type[dialect.OnnxOp]) -> None:
+    """Adds the schema's defaults to a node: the inliner takes from it what a body refers to, and no defaults."""
+    stated = {attribute.name for attribute in node.attribute}
+    for name, attribute in op.schema.attributes.items():
+        if name not in stated and attribute.default_value.type != AttributeProto.UNDEFINED:
+            node.attribute.append(attribute.default_value)
+
+
 def _expand_functions(proto: ModelProto, opsets: Mapping[str, int]) -> ModelProto:
     """
     Replaces nodes of operators that have no conversion, and that ONNX defines as functions, by their bodies.
@@ -182,12 +190,14 @@ def _expand_functions(proto: ModelProto, opsets: Mapping[str, int]) -> ModelProt
             made = dialect.find_op(_domain(domain), name, opsets.get(_domain(domain), 0))
             if made is None or find_operator(_domain(domain), name, made.since_version):
                 continue
-            schema: Any = made.schema
+            schema = cast("Any", made.schema)  # onnx's type stubs lack these two
             if not schema.has_function and not schema.has_context_dependent_function:
                 continue
             typed = ModelProto()
             typed.CopyFrom(proto)
-            _state_defaults(typed.graph, domain, name, schema)
+            for _, node in _walk(typed.graph):
+                if (node.domain, node.op_type) == (domain, name):
+                    _state_defaults(node, made)
             typed.graph.value_info.extend(_infer(proto, range(len(proto.graph.node))).value_info)
             for tensor in proto.graph.initializer:
                 type = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -200,15 +210,6 @@ def _expand_functions(proto: ModelProto, opsets: Mapping[str, int]) -> ModelProt
                 inlined.graph.value_info.extend(proto.graph.value_info)
                 proto = inlined
     return proto
-
-
-def _state_defaults(graph: GraphProto, domain: str, name: str, schema: Any) -> None:
-    """Writes the schema's default attributes into the nodes of an operator: its body refers to them."""
-    defaults = [a.default_value for a in schema.attributes.values() if a.default_value.type]
-    for _, node in _walk(graph):
-        if (node.domain, node.op_type) == (domain, name):
-            stated = {attribute.name for attribute in node.attribute}
-            node.attribute.extend(value for value in defaults if value.name not in stated)
 
 
 def _refuse_unknown_operators(graph: GraphProto, opsets: Mapping[str, int], file: str) -> None:
