@@ -87,7 +87,7 @@ class CompileOptions:
         """
         from occamy_xdsl.compiler import check_threads
         from occamy_xdsl.pipelines import Options, pipeline_text
-        from occamy_xdsl.sizes import parse_size
+        from occamy_xdsl.report.sizes import parse_size
 
         if self.stripe_budget.rstrip("%") != "0":
             raise UsageError(
