@@ -89,7 +89,8 @@ def _find_tool(tool: str) -> tuple[Path, str]:
         version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=TIME_LIMIT)
         match = re.search(r"LLVM version ((\d+)[.\d]*)", version.stdout)
         if match is None:
-            raise ToolError(tool, f"{path} does not state its LLVM version")
+            said = version.stderr.strip() or "it does not state its LLVM version"
+            raise ToolError(tool, f"{path} cannot be used: {said}")
         if int(match[2]) != llvm.llvm_version_info[0]:
             raise ToolError(tool, f"{path} is of {match[0]}, but llvmlite is of LLVM version {LLVM_VERSION}")
         return path, match[1]

@@ -85,7 +85,7 @@ def require_static_arguments(function: FuncOp) -> None:
     for argument, attributes in zip(function.body.block.args, argument_attributes(function), strict=True):
         type, name = argument.type, names[argument.index]
         if isinstance(type, UnrankedTensorType):
-            unbound.append(f"input '{name}' has no shape: give --shape {name}:SIZESxBYxX")
+            unbound.append(f"input '{name}' has no shape: give one as in --shape {name}:1x3x8x8")
         if not isinstance(type, TensorType):
             continue
         sizes = cast(ValueType, type).get_shape()

@@ -15,6 +15,7 @@ from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
 from occamy_xdsl.lowering.cpu.kernels.conv import Window
 from occamy_xdsl.lowering.cpu.kernels.reduction import combine, compute_dtype, is_float, neutral
 from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.strided import load_lanes
 from occamy_xdsl.lowering.toolchain import Isa
 
 MAX_VECTORS = 4
@@ -53,6 +54,11 @@ class Pool(Kernel):
         extras = self.epilogue.extras if self.epilogue else ()
         indices = () if self.indices is None else (self.indices,)
         return self.input, *extras, self.output, *indices
+
+    @property
+    def may_alias(self) -> tuple[int, ...]:
+        extras = self.epilogue.extras if self.epilogue else ()
+        return tuple(i for i, b in enumerate(extras, 1) if b.strides == self.output.strides)
 
     @property
     def dtype(self) -> str:
@@ -218,7 +224,7 @@ class _PoolNest:
             carried += [self._position(position, lanes)] * len(places)
 
         def load(place: _Place, distance: IndexLike) -> SSAValue:
-            value = k.load(k.views[0], place.input + distance, lanes, valid=valid, stride=step)
+            value = load_lanes(k, k.views[0], place.input + distance, lanes, valid, step)
             return k.convert(value, pool.input.dtype, pool.dtype)
 
         def tap(
