@@ -21,6 +21,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "dnn-convert-to-pool",
         "dnn-fuse-layers",
         "dnn-insert-memory-ops",
+        "dnn-schedule",
         "onnx-infer-shapes",
         "verify-dnn-pool",
     ),
@@ -60,6 +61,8 @@ class Options:
     """Whether buffers whose lives do not overlap may share memory."""
     in_place: bool = True
     """Whether a result may take the place of an operand that dies."""
+    reorder: bool = True
+    """Whether ops may run in another order than the file's."""
     memory_limit: int | None = None
     """Bytes that the pool may have at most."""
 
@@ -111,6 +114,7 @@ def stages(options: Options) -> list[Stage]:
                 *(["dnn-fuse-layers"] if options.fuse else []),
                 "dce",
                 "dnn-assign-layouts",
+                *(["dnn-schedule"] if options.reorder else []),
             ],
         ),
         Stage("mem", memory),

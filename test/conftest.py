@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: the shared cases, and a synthetic compiled model."""
+"""Fixtures and options of the whole suite: the shared cases, and a synthetic compiled model."""
 
 import os
 from collections.abc import Callable
@@ -118,6 +118,21 @@ def affine_programs(
     write_executable(affine_model(), paths["embed"], "embed")
     write_executable(affine_model(), paths["file"], "file")
     return paths
+
+
+def pytest_addoption(parser: pytest.Parser):
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow, which take minutes")
+
+
+def pytest_configure(config: pytest.Config):
+    config.addinivalue_line("markers", "slow: takes minutes; runs with --slow only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
+    if not config.getoption("--slow"):
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="runs with --slow"))
 
 
 @pytest.fixture(scope="session")

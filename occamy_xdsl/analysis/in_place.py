@@ -7,7 +7,7 @@ from occamy_xdsl.dialects import dnn
 
 def in_place_operands(op: dnn.KernelOp) -> tuple[SSAValue, ...]:
     """
-    Operands whose memory a buffer-form op's first `outs` may take, best first.
+    Operands whose memory an op's first destination may take, best first; in either form.
 
     The op reads each element of such an operand before it writes the element at the same place, and not
     again. The operand must have the very type of the destination, and no other operand may show the same
@@ -22,4 +22,4 @@ def in_place_operands(op: dnn.KernelOp) -> tuple[SSAValue, ...]:
             candidates = (op.input,)
         case _:
             candidates = ()
-    return tuple(v for v in candidates if v.type == op.outs[0].type)
+    return tuple(v for v in candidates if v.type == op.destinations[0].type)

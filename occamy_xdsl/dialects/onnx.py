@@ -66,7 +66,7 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
-from occamy_xdsl.dialects.weights import WeightsRefAttr, string_attr
+from occamy_xdsl.dialects.weights import WeightsRefAttr, string_attr, string_value
 
 Kind = OpSchema.AttrType
 Option = OpSchema.FormalParameterOption
@@ -182,6 +182,11 @@ def element_type(data_type: int) -> Attribute:
     return _BY_NUMBER[data_type]
 
 
+def element_type_or_none(data_type: int) -> Attribute | None:
+    """As `element_type`, None for a data type that ONNX does not define."""
+    return _BY_NUMBER.get(data_type)
+
+
 def data_type(element: Attribute) -> int:
     """The TensorProto.DataType of an element type. Raises KeyError for one that ONNX lacks."""
     return _NUMBERS[element]
@@ -262,7 +267,7 @@ def to_attribute(kind: Kind, value: Any) -> Attribute:
     The attribute that holds `value` as an ONNX attribute of `kind`; an Attribute is returned as it is.
 
     INT is an i64 IntegerAttr, INTS `array<i64: ..>`, FLOAT an f32 FloatAttr, FLOATS an array of them, STRING
-    a StringAttr (BytesAttr where it is no UTF-8), STRINGS an array of them. Tensors, types and sparse tensors
+    a StringAttr (BytesAttr where it is not ASCII), STRINGS an array of them. Tensors, types and sparse tensors
     must be given as attributes.
     """
     if isinstance(value, Attribute):
@@ -288,7 +293,7 @@ def from_attribute(attr: Attribute) -> Any:
         case IntegerAttr() | FloatAttr():
             return attr.value.data
         case StringAttr() | BytesAttr():
-            return attr.data
+            return string_value(attr)
         case DenseArrayBase():
             return cast("DenseArrayBase[Any]", attr).get_values()
         case ArrayAttr():
@@ -458,6 +463,7 @@ class OnnxOp(_Op):
     - (C8) Values of one type variable have one element type.
     - (C9) There is one region for each graph attribute, a single block that ends in `onnx.Yield`, or empty
       where the attribute is optional.
+    - (C10) A Constant has exactly one attribute, and a result of that tensor's type.
     """
 
     schema: ClassVar[OpSchema]
@@ -536,7 +542,7 @@ class OnnxOp(_Op):
         """
         inputs, outputs = cls.schema.inputs, cls.schema.outputs
         variables = dict[str, str]()
-        for index, operand in enumerate(operands):
+        for index, operand in enumerate(operands if inputs else ()):
             formal = inputs[min(index, len(inputs) - 1)]
             if formal.is_homogeneous and (name := type_name(operand.type)):
                 variables.setdefault(formal.type_str, name)
@@ -596,7 +602,7 @@ class OnnxOp(_Op):
     # ---- Verification
 
     def verify_(self) -> None:
-        """Checks C1 to C9."""
+        """Checks C1 to C10."""
         schema = self.schema
         self._check_count("operands", len(self.operands), schema.min_input, schema.max_input, "C1")
         inputs, outputs = schema.inputs, schema.outputs
@@ -615,6 +621,8 @@ class OnnxOp(_Op):
         self._check_types("operand", self.operands, inputs, self._types[0], variables)
         self._check_types("result", self.results, outputs, self._types[1], variables)
         self._check_regions()
+        if schema.name == "Constant":
+            self._check_constant()
 
     def _check_count(self, what: str, got: int, least: int, most: int, constraint: str) -> None:
         if not least <= got <= most:
@@ -625,7 +633,9 @@ class OnnxOp(_Op):
                 if most >= 2**31 - 1
                 else f"{least} to {most}"
             )
-            raise VerifyException(f"'{self.name}' op takes {wanted} {what}, got {got} ({constraint})")
+            raise VerifyException(
+                f"'{self.name}' op number of {what} must be {wanted}, got {got} ({constraint})"
+            )
 
     def _check_attributes(self) -> None:
         known = self.schema.attributes
@@ -671,10 +681,21 @@ class OnnxOp(_Op):
                     f"got {name} (C8)"
                 )
 
+    def _check_constant(self) -> None:
+        if len(self.properties) != 1:
+            raise VerifyException(f"'{self.name}' op has one value, got {len(self.properties)} (C10)")
+        (value,), result = self.properties.values(), self.results[0].type
+        if isinstance(value, DenseIntOrFPElementsAttr | SparseAttr):
+            type = cast("SparseAttr", value).type  # both have one
+            if type != result:
+                raise VerifyException(
+                    f"'{self.name}' op result has the value's type {type}, got {result} (C10)"
+                )
+
     def _check_regions(self) -> None:
         if len(self.regions) != len(self.region_names):
             raise VerifyException(
-                f"'{self.name}' op takes {len(self.region_names)} regions, got {len(self.regions)} (C9)"
+                f"'{self.name}' op number of regions must be {len(self.region_names)}, got {len(self.regions)} (C9)"
             )
         for name, region in zip(self.region_names, self.regions, strict=True):
             if not region.blocks and not self.schema.attributes[name].required:

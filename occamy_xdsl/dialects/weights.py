@@ -41,7 +41,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
     TensorType,
 )
-from xdsl.ir import Attribute, Data, Dialect, Operation
+from xdsl.ir import Attribute, Data, Dialect, Operation, ParametrizedAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -125,7 +125,7 @@ class Weights:
     attached to a `WeightsFile`.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_dtype", "_loader", "_shape", "key", "splat_value")
+    __slots__ = ("__weakref__", "_cache", "_dtype", "_is_term", "_loader", "_shape", "key", "splat_value")
 
     def __init__(
         self,
@@ -139,6 +139,7 @@ class Weights:
         self._shape = shape
         self._loader = loader
         self._cache: weakref.ref[Array] | None = None
+        self._is_term = False  # whether the key was built by `derived`, so that its commas are in brackets
         self.splat_value: Any = None
         """The one value of all elements where the tensor was made by `splat`, else None."""
 
@@ -156,10 +157,14 @@ class Weights:
         `label` names the function with its parameters: equal labels on equal inputs must mean equal values,
         since the key is built from them. Without `dtype` and `shape` asking for either computes the array.
         """
-        key = f"{label}({', '.join(weights.key for weights in inputs)})"
-        if len(key) > _LONGEST_KEY:
-            key = f"{label[:40]}#{blake2b(key.encode(), digest_size=16).hexdigest()}"
-        return Weights(key, dtype, shape, lambda: fn(*(weights.array() for weights in inputs)))
+        keys = [weights.key for weights in inputs]
+        key = f"{label}({', '.join(keys)})"
+        is_ambiguous = any("," in weights.key and not weights._is_term for weights in inputs)
+        if len(key) > _LONGEST_KEY or is_ambiguous:
+            key = f"{label[:40]}#{blake2b(repr((label, keys)).encode(), digest_size=16).hexdigest()}"
+        made = Weights(key, dtype, shape, lambda: fn(*(weights.array() for weights in inputs)))
+        made._is_term = True
+        return made
 
     @staticmethod
     def splat(value: Any, dtype: DType, shape: tuple[int, ...]) -> Weights:
@@ -175,26 +180,24 @@ class Weights:
     @staticmethod
     def literal(array: Array) -> Weights:
         """A small tensor whose key spells its bytes, so that text alone restores it."""
-        if array.size and (array.tobytes() == array.ravel()[:1].tobytes() * array.size):
-            return Weights.splat(array.ravel()[0], array.dtype, array.shape)
         dims = "x".join(map(str, array.shape))
-        return Weights(
-            f"literal({array.tobytes().hex()}:{array.dtype.name}:{dims})",
-            array.dtype,
-            array.shape,
-            lambda: array,
-        )
+        key = f"literal({array.tobytes().hex()}:{array.dtype.name}:{dims})"
+        return Weights(key, array.dtype, array.shape, lambda: array)
 
     @staticmethod
     def named(key: str) -> Weights:
-        """The weights of a key found in text: with data where the key spells it, else without."""
+        """
+        The weights of a key found in text: with data where the key spells it, else without.
+
+        Raises ValueError or AttributeError for a key that spells no tensor.
+        """
         if not (match := _SPELLED.fullmatch(key)):
             return Weights(key)
         kind, bits, name, dims = cast("tuple[str, str, str, str]", match.groups())
         shape = tuple(map(int, dims.split("x"))) if dims else ()
         values = np.frombuffer(bytes.fromhex(bits), dtype_named(name))
         if kind == "splat":
-            return Weights.splat(values[0], values.dtype, shape)
+            return Weights.splat(values.reshape(()), values.dtype, shape)
         return Weights.literal(values.reshape(shape))
 
     @staticmethod
@@ -271,10 +274,12 @@ class WeightsRefAttr(Data[Weights]):
     def parse_parameter(cls, parser: AttrParser) -> Weights:
         """The key; its data is attached later, see `WeightsFile.attach`."""
         with parser.in_angle_brackets():
-            key = parser.parse_str_literal("key of the weights")
+            # xDSL's lexer takes a string beyond ASCII for bytes
+            literal = parser.parse_optional_bytes_literal()
+            key = parser.parse_str_literal() if literal is None else literal.decode(errors="replace")
             try:
                 return Weights.named(key)
-            except (AttributeError, ValueError, IndexError):
+            except (AttributeError, ValueError):
                 parser.raise_error(f"weights key does not spell a tensor: {key}")
 
     def print_parameter(self, printer: Printer) -> None:
@@ -316,18 +321,29 @@ def dense_or_ref(array: Array | Weights, key: str = "") -> Attribute:
     dense = dense_attr(values)
     # xDSL prints NaN, infinities and some large floats in hexadecimal, which it parses as integers
     if array.dtype.kind not in "biu" and "0x" in str(dense):
-        return WeightsRefAttr(Weights.literal(values))
+        is_splat = values.tobytes() == values.ravel()[:1].tobytes() * values.size
+        first = values.ravel()[0]
+        spelled = Weights.splat(first, values.dtype, values.shape) if is_splat else Weights.literal(values)
+        return WeightsRefAttr(spelled)
     return dense
 
 
-def string_attr(value: str | bytes) -> Attribute:
-    """A string attribute; bytes that are no UTF-8 stay bytes."""
-    if isinstance(value, str):
-        return StringAttr(value)
+def string_attr(value: str | bytes) -> StringAttr | BytesAttr:
+    """A string as an attribute: StringAttr where it is ASCII, else its bytes, as xDSL parses them back."""
+    data = value if isinstance(value, bytes) else value.encode()
+    return StringAttr(data.decode()) if data.isascii() else BytesAttr(data)
+
+
+def string_value(attr: Attribute) -> str | bytes:
+    """Inverse of `string_attr`; bytes only where they are no UTF-8. Raises TypeError for other attributes."""
+    if isinstance(attr, StringAttr):
+        return attr.data
+    if not isinstance(attr, BytesAttr):
+        raise TypeError(f"no string: {attr}")
     try:
-        return StringAttr(value.decode())
+        return attr.data.decode()
     except UnicodeDecodeError:
-        return BytesAttr(value)
+        return attr.data
 
 
 def to_array(attr: Attribute, type: Attribute) -> Array:
@@ -347,8 +363,7 @@ def to_array(attr: Attribute, type: Attribute) -> Array:
             )
         return array
     if isinstance(attr, ArrayAttr):
-        items = cast("ArrayAttr[StringAttr | BytesAttr]", attr).data
-        strings = [item.data for item in items]
+        strings = [string_value(item) for item in cast("ArrayAttr[Attribute]", attr).data]
         return np.array(strings, object).reshape(type.get_shape())
     assert isinstance(attr, DenseIntOrFPElementsAttr)
     dense = cast("DenseIntOrFPElementsAttr[IntegerType | AnyFloat]", attr)
@@ -372,6 +387,8 @@ def references(module: Operation) -> Iterable[Weights]:
                 yield attr.data
             elif isinstance(attr, ArrayAttr):
                 stack += cast("ArrayAttr[Attribute]", attr).data
+            elif isinstance(attr, ParametrizedAttribute):
+                stack += attr.parameters
 
 
 class WeightsFile:
@@ -424,7 +441,7 @@ class WeightsFile:
                 return WeightsFile(WeightsFile._read(path, file))
         except OSError as e:
             raise InvalidInputError(f"{path}: {e.strerror}") from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidInputError(f"{path}: not a weights file, see --save-weights") from None
 
     @staticmethod

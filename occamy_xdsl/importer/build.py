@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -35,10 +36,11 @@ from xdsl.utils.exceptions import VerifyException
 
 from occamy_xdsl.dialects import onnx as dialect
 from occamy_xdsl.dialects.onnx import Kind
-from occamy_xdsl.dialects.weights import dense_or_ref
+from occamy_xdsl.dialects.weights import dense_or_ref, string_attr
 from occamy_xdsl.errors import InvalidInputError, InvalidModelError, UnsupportedModelError
 from occamy_xdsl.importer.source import LARGE, read
 from occamy_xdsl.importer.tensors import TensorReader
+from occamy_xdsl.operators import find_operator
 
 OLDEST_OPSET = 7
 """
@@ -58,7 +60,8 @@ def import_model(
     allow_custom: bool = False,
 ) -> ModuleOp:
     """
-    The module of a model: one function `main`, one operation a node, in order of execution.
+    The module of a model: one function `main`, one operation a node, in order of execution. A node whose
+    operator has no conversion of its own becomes the nodes of the function by which ONNX defines it.
 
     `shapes` gives whole input shapes by input name, `dims` values of symbolic dimensions by name; what
     remains unbound is `?`. Weights are not read. Local functions are inlined. Nodes of operators that the
@@ -75,7 +78,9 @@ def import_model(
         except Exception as e:  # the C++ inliner's exceptions have no common base
             fact = str(e).splitlines()[0] if str(e) else type(e).__name__
             raise InvalidModelError(f"local functions cannot be inlined: {fact}", file=file) from None
+    _refuse_undecoded_names(proto.graph, file)
     opsets = _opsets(proto, file)
+    proto = _expand_functions(proto, opsets)
     if not allow_custom:
         _refuse_unknown_operators(proto.graph, opsets, file)
     order = _order(proto.graph, frozenset(), file)
@@ -100,8 +105,31 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+def _refuse_undecoded_names(graph: GraphProto, file: str) -> None:
+    """The protobuf package hands out names that are no UTF-8 as bytes; nothing could be said about them."""
+    names: list[str | bytes] = [graph.name]
+    names += [value.name for value in [*graph.input, *graph.output, *graph.value_info]]
+    names += [tensor.name for tensor in graph.initializer]
+    names += [sparse.values.name for sparse in graph.sparse_initializer]
+    values = [*graph.input, *graph.output, *graph.value_info]
+    names += [dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [attribute.name for attribute in node.attribute]
+        for _, subgraph in _subgraphs(node):
+            _refuse_undecoded_names(subgraph, file)
+    _refuse_undecoded(names, file)
+
+
+def _refuse_undecoded(names: Iterable[str | bytes], file: str) -> None:
+    for name in names:
+        if isinstance(name, bytes):
+            raise InvalidModelError(f"the name {name!r} is no UTF-8", file=file)
+
+
 def _opsets(proto: ModelProto, file: str) -> dict[str, int]:
     """The version of each imported domain, the default domain as ""."""
+    _refuse_undecoded((entry.domain for entry in proto.opset_import), file)
     opsets = dict[str, int]()
     for entry in proto.opset_import:
         if opsets.setdefault(_domain(entry.domain), entry.version) != entry.version:
@@ -135,6 +163,38 @@ def _walk(graph: GraphProto) -> Iterator[tuple[int, NodeProto]]:
         yield index, node
         for _, subgraph in _subgraphs(node):
             yield from _walk(subgraph)
+
+
+def _expand_functions(proto: ModelProto, opsets: Mapping[str, int]) -> ModelProto:
+    """
+    Replaces nodes of operators that have no conversion, and that ONNX defines as functions, by their bodies.
+
+    A body may hold further such operators. One that the onnx package cannot build stays as it is, and is
+    refused later with all others.
+    """
+    tried = set[tuple[str, str]]()
+    while wanted := {(node.domain, node.op_type) for _, node in _walk(proto.graph)} - tried:
+        tried |= wanted
+        for domain, name in sorted(wanted):
+            made = dialect.find_op(_domain(domain), name, opsets.get(_domain(domain), 0))
+            if made is None or find_operator(_domain(domain), name, made.since_version):
+                continue
+            if not made.schema.has_function and not made.schema.has_context_dependent_function:
+                continue
+            typed = ModelProto()
+            typed.CopyFrom(proto)
+            typed.graph.value_info.extend(_infer(proto, range(len(proto.graph.node))).value_info)
+            for tensor in proto.graph.initializer:
+                type = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+                typed.graph.value_info.append(onnx.helper.make_value_info(tensor.name, type))
+            with suppress(Exception):  # the C++ inliner's exceptions have no common base
+                inlined = onnx.inliner.inline_selected_functions(
+                    typed, [(domain, name)], inline_schema_functions=True
+                )
+                del inlined.graph.value_info[:]
+                inlined.graph.value_info.extend(proto.graph.value_info)
+                proto = inlined
+    return proto
 
 
 def _refuse_unknown_operators(graph: GraphProto, opsets: Mapping[str, int], file: str) -> None:
@@ -172,10 +232,7 @@ def _order(graph: GraphProto, outer: frozenset[str], file: str) -> list[int]:
     for index, node in enumerate(graph.node):
         for name in filter(None, node.output):
             if name in producer or name in sources:
-                raise InvalidModelError(
-                    nodes=[(_node_name(node, index), node.op_type, f"value '{name}' is defined twice")],
-                    file=file,
-                )
+                raise _fault(node, index, f"value '{name}' is defined twice", file)
             producer[name] = index
     visible = outer | sources | producer.keys()
     needs = list[list[int]]()
@@ -201,11 +258,7 @@ def _order(graph: GraphProto, outer: frozenset[str], file: str) -> list[int]:
                 done.add(index)
                 order.append(index)
             elif following in path:
-                node = graph.node[following]
-                raise InvalidModelError(
-                    nodes=[(_node_name(node, following), node.op_type, "depends on its own output")],
-                    file=file,
-                )
+                raise _fault(graph.node[following], following, "depends on its own output", file)
             else:
                 path.add(following)
                 stack.append((following, iter(needs[following])))
@@ -236,11 +289,9 @@ def _infer(proto: ModelProto, order: Sequence[int]) -> GraphProto:
     light.graph.value_info.extend(graph.value_info)
     light.graph.node.extend(graph.node[index] for index in order)
     for tensor in graph.initializer:
-        light.graph.initializer.append(
-            tensor
-            if len(tensor.raw_data) <= LARGE
-            else TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        )
+        is_small = len(tensor.raw_data) <= LARGE and not tensor.external_data
+        bare = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        light.graph.initializer.append(tensor if is_small else bare)
     try:
         return onnx.shape_inference.infer_shapes(light).graph
     except Exception:  # the C++ inference's exceptions have no common base; without it types stay unknown
@@ -330,6 +381,16 @@ class _Importer:
     faults: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     """Nodes that do not satisfy their schema, gathered to be reported together."""
     none: dialect.NoValueOp | None = None
+    keys: set[str] = field(default_factory=set[str])
+    """The keys of weights given out, since nodes may share a name."""
+
+    def unique(self, key: str) -> str:
+        """`key`, or where another tensor has it, the first free `key#2`, `key#3` ..."""
+        free, number = key, 2
+        while free in self.keys:
+            free, number = f"{key}#{number}", number + 1
+        self.keys.add(free)
+        return free
 
     # ---- Types
 
@@ -338,9 +399,7 @@ class _Importer:
         match proto.WhichOneof("value"):
             case "tensor_type" | "sparse_tensor_type" as kind:
                 tensor = proto.tensor_type if kind == "tensor_type" else proto.sparse_tensor_type
-                try:
-                    element = dialect.element_type(tensor.elem_type)
-                except KeyError:
+                if (element := dialect.element_type_or_none(tensor.elem_type)) is None:
                     return dialect.UnknownType()
                 if with_shape and tensor.HasField("shape"):
                     type = TensorType(element, [self.binding.dim(dim) for dim in tensor.shape.dim])
@@ -352,7 +411,8 @@ class _Importer:
             case "optional_type":
                 return dialect.OptType(self.type(proto.optional_type.elem_type, with_shape=with_shape))
             case "map_type":
-                key = dialect.element_type(proto.map_type.key_type)
+                if (key := dialect.element_type_or_none(proto.map_type.key_type)) is None:
+                    return dialect.UnknownType()
                 return dialect.MapType(key, self.type(proto.map_type.value_type, with_shape=with_shape))
             case _:
                 return dialect.UnknownType()
@@ -389,10 +449,11 @@ class _Importer:
             self.define(value.name, block.insert_arg(type, len(block.args)), scope)
             arguments.append(self.argument_attributes(value.name, value.type, type))
         self.nodes(nodes, scope)
-        names = [value.name for value in graph.output]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidModelError(f"output '{name}' is listed twice", file=self.file)
+        seen = set[str]()
+        for value in graph.output:
+            if value.name in seen:
+                raise InvalidModelError(f"output '{value.name}' is listed twice", file=self.file)
+            seen.add(value.name)
         results = [self.output(value, scope) for value in graph.output]
         block.add_op(ReturnOp(*results))
         function_type = FunctionType.from_lists([arg.type for arg in block.args], [v.type for v in results])
@@ -409,13 +470,13 @@ class _Importer:
 
     def argument_attributes(self, name: str, proto: TypeProto, type: Attribute) -> DictionaryAttr:
         """The name of an input or output, and the names of those of its dimensions that are not bound."""
-        attributes: dict[str, Attribute] = {"onnx.name": StringAttr(name)}
+        attributes: dict[str, Attribute] = {"onnx.name": string_attr(name)}
         if isinstance(type, TensorType) and DYNAMIC_INDEX in type.get_shape():
             declared = [dim.dim_param for dim in proto.tensor_type.shape.dim]
             sizes = type.get_shape()
             if len(declared) == len(sizes) and any(declared):
                 names = [p if s == DYNAMIC_INDEX else "" for p, s in zip(declared, sizes, strict=True)]
-                attributes["onnx.dim_params"] = ArrayAttr(map(StringAttr, names))
+                attributes["onnx.dim_params"] = ArrayAttr(map(string_attr, names))
         return DictionaryAttr(attributes)
 
     def output(self, value: onnx.ValueInfoProto, scope: _Scope) -> SSAValue:
@@ -471,12 +532,15 @@ class _Importer:
         if isinstance(tensor, SparseTensorProto):
             value = self.sparse(tensor, key)
             return op.make([], [value.type], sparse_value=value)
-        return op.make([], [self.tensors.type(tensor)], value=self.tensors.attribute(tensor, key))
+        return op.make([], [self.tensors.type(tensor)], value=self.tensor(tensor, key))
+
+    def tensor(self, tensor: TensorProto, key: str) -> Attribute:
+        return self.tensors.attribute(tensor, self.unique(key))
 
     def sparse(self, tensor: SparseTensorProto, key: str) -> dialect.SparseAttr:
         dense = TensorType(self.tensors.type(tensor.values).element_type, tensor.dims)
-        values = self.tensors.attribute(tensor.values, key + ".values")
-        return dialect.SparseAttr(values, self.tensors.attribute(tensor.indices, key + ".indices"), dense)
+        values = self.tensor(tensor.values, key + ".values")
+        return dialect.SparseAttr(values, self.tensor(tensor.indices, key + ".indices"), dense)
 
     def region(
         self,
@@ -517,6 +581,9 @@ class _Importer:
 
     # ---- Nodes
 
+    def fault(self, node: NodeProto, name: str, fact: str) -> InvalidModelError:
+        return InvalidModelError(nodes=[(name, node.op_type, fact)], file=self.file)
+
     def nodes(self, nodes: Sequence[tuple[int, NodeProto, NodeProto]], scope: _Scope) -> None:
         for index, node, inferred in nodes:
             op = self.node(node, inferred, _node_name(node, index), scope)
@@ -555,8 +622,8 @@ class _Importer:
         domain = _domain(node.domain)
         version = self.opsets.get(domain)
         cls = dialect.find_op(domain, node.op_type, version) if version is not None else None
-        if cls is not None and node.op_type == "Constant" and not domain:
-            op = self.constant_node(node, properties)
+        if cls is not None and node.op_type == "Constant" and not operands and len(outputs) == 1:
+            op = self.constant_node(node, properties, scope)
             if op is not None:
                 op.location = location
                 return op
@@ -590,27 +657,27 @@ class _Importer:
             self.faults.append((name, node.op_type, str(e)))
         return op
 
-    def constant_node(self, node: NodeProto, properties: dict[str, Attribute]) -> Operation | None:
-        """Constant with its value as a tensor, whichever attribute gave it; None where it has none."""
+    def constant_node(
+        self, node: NodeProto, properties: dict[str, Attribute], scope: _Scope
+    ) -> Operation | None:
+        """Constant with its value as a tensor, whichever attribute gave it; None where it is ill-formed."""
         if len(node.attribute) != 1:
             return None
-        attribute = node.attribute[0]
-        if attribute.type == AttributeProto.TENSOR:
-            return dialect.op_class("Constant").make(
-                [], [self.tensors.type(attribute.t)], value=properties["value"]
-            )
-        if attribute.type == AttributeProto.SPARSE_TENSOR:
-            value = cast("dialect.SparseAttr", properties["sparse_value"])
-            return dialect.op_class("Constant").make([], [value.type], sparse_value=value)
-        kind = _CONSTANT_KINDS.get(attribute.name)
-        if kind is None or attribute.type != kind[0]:
-            return None
-        tensor = onnx.helper.get_attribute_value(attribute)
-        array = np.array(tensor, kind[1])
-        element = dialect.element_type(kind[2])
-        return dialect.op_class("Constant").make(
-            [], [TensorType(element, array.shape)], value=dense_or_ref(array, node.output[0])
-        )
+        op, attribute = dialect.op_class("Constant"), node.attribute[0]
+        match attribute.name, attribute.type:
+            case "value", AttributeProto.TENSOR:
+                return op.make([], [self.tensors.type(attribute.t)], value=properties["value"])
+            case "sparse_value", AttributeProto.SPARSE_TENSOR:
+                value = cast("dialect.SparseAttr", properties["sparse_value"])
+                return op.make([], [value.type], sparse_value=value)
+            case name, kind if name in _CONSTANT_KINDS and kind == _CONSTANT_KINDS[name][0]:
+                _, dtype, data_type = _CONSTANT_KINDS[name]
+                array = np.array(onnx.helper.get_attribute_value(attribute), dtype)
+                type = TensorType(dialect.element_type(data_type), array.shape)
+                key = self.unique(scope.prefix + node.output[0])
+                return op.make([], [type], value=dense_or_ref(array, key))
+            case _:
+                return None
 
     def attributes(
         self, node: NodeProto, inferred: NodeProto, name: str, scope: _Scope, operands: Sequence[SSAValue]
@@ -619,9 +686,9 @@ class _Importer:
         found, regions = dict[str, Attribute](), dict[str, Region]()
         for proto, inferred_proto in zip(node.attribute, inferred.attribute, strict=True):
             if proto.name in found or proto.name in regions:
-                raise InvalidModelError(
-                    nodes=[(name, node.op_type, f"attribute '{proto.name}' is given twice")], file=self.file
-                )
+                raise self.fault(node, name, f"attribute '{proto.name}' is given twice")
+            if proto.ref_attr_name:
+                raise self.fault(node, name, f"attribute '{proto.name}' refers to a function's, here is none")
             key = f"{scope.prefix}{node.output[0] if node.op_type == 'Constant' else f'{name}/{proto.name}'}"
             match proto.type:
                 case AttributeProto.GRAPH:
@@ -629,7 +696,7 @@ class _Importer:
                     given = _body_types(node, operands)
                     regions[proto.name] = self.region(proto.g, inferred_proto.g, prefix, scope, given)
                 case AttributeProto.TENSOR:
-                    found[proto.name] = self.tensors.attribute(proto.t, key)
+                    found[proto.name] = self.tensor(proto.t, key)
                 case AttributeProto.SPARSE_TENSOR:
                     found[proto.name] = self.sparse(proto.sparse_tensor, key)
                 case AttributeProto.TYPE_PROTO:
@@ -639,10 +706,7 @@ class _Importer:
                         _KINDS[kind], onnx.helper.get_attribute_value(proto)
                     )
                 case _:
-                    raise InvalidModelError(
-                        nodes=[(name, node.op_type, f"attribute '{proto.name}' has no supported type")],
-                        file=self.file,
-                    )
+                    raise self.fault(node, name, f"attribute '{proto.name}' has no supported type")
         return found, regions
 
 

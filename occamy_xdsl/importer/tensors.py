@@ -68,6 +68,8 @@ class TensorReader:
             return np.frombuffer(raw(), dtype, count).reshape(shape)
 
         raw = self._bytes(tensor, size)
+        if raw is not None and tensor.data_type == TensorProto.STRING:
+            raise self._refused(tensor, "strings cannot be raw data")
         if raw is None:
             self._check_typed_data(tensor, count, bits)
         return Weights(key, dtype, shape, load)

@@ -84,6 +84,17 @@ class _Buffer:
         data = np.ascontiguousarray(self._window(self.memory.bytes, self.dtype))
         return data.view(self.dtype)[..., 0]
 
+    def copy_bytes(self, op: Operation, source: "_Buffer") -> None:
+        """Takes over the bytes of another buffer of the same layout; undefined ones stay undefined."""
+        if not (self.memory.alive and source.memory.alive):
+            raise PoisonError(f"'{op.name}' at {op.location} copies a buffer after its dealloc")
+        if 0 in dnn.shape_of(self.type):
+            return
+        own, other = (b._window(b.memory.bytes, b.dtype) for b in (self, source))
+        own[...] = other
+        written = source._window(source.memory.owner, source.dtype) == source.root
+        self._window(self.memory.owner, self.dtype)[...] = np.where(written, self.root, _NOBODY)
+
     def disown(self) -> None:
         """Leaves the buffer's elements undefined."""
         if 0 not in dnn.shape_of(self.type):
@@ -138,7 +149,7 @@ class _Machine:
                 buffer = self.allocate(op.output, _Memory(dnn.byte_size(op.output)))
                 buffer.write(op, to_array(op.value, op.output.type))
             case dnn.MemcpyOp():
-                self.buffers[op.destination].write(op, self.buffers[op.source].read(op, "source"))
+                self.buffers[op.destination].copy_bytes(op, self.buffers[op.source])
             case dnn.KernelOp():
                 self.run_kernel(op)
             case _:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from xdsl.dialects.builtin import (
@@ -14,18 +14,21 @@ from xdsl.dialects.builtin import (
     Float16Type,
     Float32Type,
     Float64Type,
+    FloatAttr,
+    IntegerAttr,
     IntegerType,
     LocationAttr,
     Signedness,
     TensorType,
     UnknownLoc,
+    i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from occamy_xdsl.dialects import dnn
-from occamy_xdsl.dialects.dnn import byte_size, element_type_of, shape_of, signless
+from occamy_xdsl.dialects.dnn import byte_size, element_type_of, integer_width, shape_of, signless
 from occamy_xdsl.dialects.dnn.geometry import broadcast_shapes
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, dense_or_ref, numpy_dtype, to_array
 from occamy_xdsl.interpreters.semantics import evaluate
@@ -53,7 +56,7 @@ ELEMENT_TYPES = frozenset[Attribute](
 """The element types of dnn tensors."""
 
 
-class InvalidNode(Exception):
+class InvalidNodeError(Exception):
     """The node contradicts its operator's specification; the text is the fact."""
 
 
@@ -86,6 +89,15 @@ def known_splat(value: SSAValue) -> Number | None:
     return array.flat[0].item()
 
 
+def scalar_attribute(number: Any, like: SSAValue) -> Attribute:
+    """`number` as the attribute of a scalar with the element type of `like`."""
+    element = element_type_of(like)
+    kind: Any = signless(element)
+    if integer_width(element):
+        return IntegerAttr(int(number), kind, truncate_bits=True)
+    return FloatAttr(float(number), kind)
+
+
 def _computed(op: dnn.KernelOp, *arrays: Array) -> Array:
     return np.ascontiguousarray(evaluate(op, arrays)[0])
 
@@ -96,7 +108,7 @@ class Emitter:
 
     An op whose operands are all constants is not written: its value is computed, by the numpy interpreter,
     and becomes a constant, unless that would enlarge the model. Large results are computed when someone asks
-    for their bytes. Methods raise InvalidNode where shapes do not agree.
+    for their bytes. Methods raise InvalidNodeError where shapes do not agree.
     """
 
     def __init__(self, block: Block):
@@ -112,11 +124,11 @@ class Emitter:
         return self.add_all(op)[0]
 
     def add_all(self, op: dnn.KernelOp) -> Sequence[SSAValue]:
-        """The results of `op`. Raises InvalidNode where it does not verify."""
+        """The results of `op`. Raises InvalidNodeError where it does not verify."""
         try:
             op.verify_()
         except VerifyException as e:
-            raise InvalidNode(str(e)) from None
+            raise InvalidNodeError(str(e)) from None
         folded = self._fold(op)
         return (folded,) if folded is not None else self._append(op)
 
@@ -171,31 +183,88 @@ class Emitter:
         )
 
     def fill(self, number: Number, shape: Sequence[int], element: Attribute) -> SSAValue:
-        """A tensor of one repeated value; it occupies no more than a small constant does."""
-        small = np.full((1,) * len(shape), number, numpy_dtype(element))
-        if byte_size(TensorType(element, shape)) <= MAX_GROWTH:
-            return self.constant(np.broadcast_to(small, shape), element)
-        return self.broadcast(self.constant(small, element), shape)
+        """A constant of one repeated value; a large one is kept as that value and its shape."""
+        dtype, type = numpy_dtype(element), TensorType(element, shape)
+        return self._constant(dense_or_ref(Weights.splat(number, dtype, tuple(shape))), type)
+
+    def positions(self, size: int, axis: int, rank: int) -> SSAValue:
+        """0 to `size` - 1 (i64) along dimension `axis` of `rank`; the others have size 1."""
+        return self.constant(np.arange(size).reshape([size if d == axis else 1 for d in range(rank)]), i64)
 
     # ---- Scalar work
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar], Scalar],
+        a: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar, Scalar], Scalar],
+        a: SSAValue,
+        b: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar, Scalar, Scalar], Scalar],
+        a: SSAValue,
+        b: SSAValue,
+        c: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[[Scalar, Scalar, Scalar, Scalar], Scalar],
+        a: SSAValue,
+        b: SSAValue,
+        c: SSAValue,
+        d: SSAValue,
+        /,
+        *,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
+
+    @overload
+    def elementwise(
+        self,
+        compute: Callable[..., Scalar],
+        /,
+        *operands: SSAValue,
+        element: Attribute | None = None,
+    ) -> SSAValue: ...
 
     def elementwise(
         self,
         compute: Callable[..., Scalar],
+        /,
         *operands: SSAValue,
         element: Attribute | None = None,
-        shape: Sequence[int] | None = None,
     ) -> SSAValue:
         """
         `compute` applied to the elements of `operands`, which broadcast.
 
         Constants of one value are written into the region. `element` is the result's element type where it is
-        not the one that `compute` returns; `shape` must be given where there are no operands.
+        not the one that `compute` returns.
         """
-        result = broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
+        result = broadcast_shapes(*map(shape_of, operands))
         if result is None:
             shown = ", ".join(str(list(shape_of(value))) for value in operands)
-            raise InvalidNode(f"shapes do not broadcast: {shown}")
+            raise InvalidNodeError(f"shapes do not broadcast: {shown}")
         block, taken, arguments = Block(), dict[SSAValue, Scalar](), list[SSAValue]()
         for value in operands:
             if value in taken:
@@ -223,6 +292,8 @@ class Emitter:
     # ---- Movement: each returns its operand where there is nothing to do
 
     def reshape(self, value: SSAValue, shape: Sequence[int]) -> SSAValue:
+        if isinstance(value.owner, dnn.ReshapeOp):
+            value = value.owner.input
         if shape_of(value) == tuple(shape):
             return value
         return self.add(dnn.ReshapeOp(value, shape))

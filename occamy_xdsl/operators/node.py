@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import NoneType
 from xdsl.ir import Attribute, SSAValue
 
 from occamy_xdsl.dialects.dnn import element_type_of, shape_of
-from occamy_xdsl.operators.emitter import InvalidNode, known_array
+from occamy_xdsl.operators.emitter import InvalidNodeError, known_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from occamy_xdsl.dialects.onnx import OnnxOp
 
 
-class UnsupportedNode(Exception):
+class UnsupportedNodeError(Exception):
     """The node is valid, and beyond what the compiler supports; the text is the reason."""
 
 
@@ -34,19 +34,23 @@ class Node:
 
     def refuse(self, reason: str) -> NoReturn:
         """Says that the node is not supported. Nodes are reported all at once."""
-        raise UnsupportedNode(reason)
+        raise UnsupportedNodeError(reason)
 
     def reject(self, fact: str) -> NoReturn:
         """Says that the node is invalid."""
-        raise InvalidNode(fact)
+        raise InvalidNodeError(fact)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """The attribute as Python value; the schema's default, then `default`, where it is not stated."""
-        return self.op.attr(name, default)
+        """
+        The attribute as Python value; the schema's default, then `default`, where it is not stated.
+
+        An attribute that the operator does not have in its version counts as not stated.
+        """
+        return self.op.attr(name, default) if name in self.op.schema.attributes else default
 
     def flag(self, name: str) -> bool:
         """An integer attribute that is a truth value."""
-        return bool(self.op.attr(name, 0))
+        return bool(self.attr(name, 0))
 
     def has(self, index: int) -> bool:
         """Whether operand `index` is present."""
@@ -96,6 +100,21 @@ class Node:
     def known_ints(self, index: int, what: str) -> list[int]:
         """As `known`, for integers in row-major order."""
         return [int(v) for v in self.known(index, what).ravel()]
+
+    def known_scalar(self, index: int, what: str) -> Any:
+        """As `known`, for a tensor of one element: a Python number."""
+        values = self.known(index, what)
+        if values.size != 1:
+            self.reject(f"{what} must be a scalar, got shape {list(values.shape)}")
+        return values.item()
+
+    def require_rank(self, index: int, rank: int, *, or_more: bool = False) -> tuple[int, ...]:
+        """The shape of operand `index`, which must have `rank` dimensions."""
+        shape = self.shape(index)
+        if len(shape) < rank or (len(shape) > rank and not or_more):
+            more = " or more" if or_more else ""
+            self.reject(f"operand {index} must have {rank}{more} dimensions, got shape {list(shape)}")
+        return shape
 
     def axis(self, value: int, rank: int) -> int:
         """`value` counted from 0; a negative axis counts from the end."""

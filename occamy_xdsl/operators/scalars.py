@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IntegerAttr,
     IntegerType,
+    Signedness,
     f64,
     i1,
 )
@@ -259,12 +260,18 @@ class Scalar:
     def __invert__(self) -> Scalar:
         return self ^ (True if self.element == i1 else -1)
 
-    def shift(self, other: Scalar, left: bool) -> Scalar:
-        """Logical shift; 0 where the distance is the width or more."""
-        width = integer_width(self.element)
+    def shift(self, distance: Scalar, left: bool) -> Scalar:
+        """
+        To the right, copies of the sign follow. A distance of the width or more, which a negative one read as
+        unsigned is too, shifts everything out.
+        """
+        last = integer_width(self.element) - 1
+        unsigned = Scalar(distance.value, IntegerType(last + 1, Signedness.UNSIGNED), self.block)
+        bounded = unsigned.minimum(last).value
+        if not left and not self.is_unsigned:
+            return self._append(arith.ShRSIOp(self.value, bounded))
         make = arith.ShLIOp if left else arith.ShRUIOp
-        shifted = self._append(make(self.value, other.minimum(width - 1).value))
-        return (other >= width).select(self.like(0), shifted)
+        return (unsigned > last).select(self.like(0), self._append(make(self.value, bounded)))
 
     # ---- Conversion
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import onnx
 import onnx.helper
@@ -33,7 +33,7 @@ def infer_by_schema(op: OnnxOp, operands: Sequence[SSAValue | None]) -> list[Att
         [f"o{index}" for index in range(len(op.results))],
         domain=op.schema.domain,
         **{
-            name: from_attribute(attribute)
+            name: from_attribute(cast(Any, attribute))
             for name, attribute in op.properties.items()
             if isinstance(attribute, IntegerAttr | FloatAttr | StringAttr | DenseArrayBase | ArrayAttr)
         },
@@ -65,4 +65,4 @@ def _static(proto: TypeProto | None) -> Attribute | None:
         element = element_type(proto.tensor_type.elem_type)
     except KeyError:
         return None
-    return TensorType(element, cast("list[int]", sizes))
+    return TensorType(element, sizes)

@@ -9,7 +9,6 @@ from typing import cast
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     ArrayAttr,
-    Attribute,
     NoneType,
     StringAttr,
     TensorType,
@@ -17,14 +16,14 @@ from xdsl.dialects.builtin import (
     UnrealizedConversionCastOp,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from occamy_xdsl.dialects import dnn, onnx
 from occamy_xdsl.dialects.dnn import ValueType, element_type_of, shape_of
 from occamy_xdsl.dialects.signature import argument_attributes, argument_names
 from occamy_xdsl.errors import InvalidInputError
-from occamy_xdsl.operators.emitter import ELEMENT_TYPES, Emitter, InvalidNode, known_array
-from occamy_xdsl.operators.node import Node, UnsupportedNode
+from occamy_xdsl.operators.emitter import ELEMENT_TYPES, Emitter, InvalidNodeError
+from occamy_xdsl.operators.node import Node, UnsupportedNodeError
 from occamy_xdsl.operators.registry import find_operator
 from occamy_xdsl.operators.schema_inference import infer_by_schema
 
@@ -38,14 +37,29 @@ class Translation:
     What became of a function: `block` takes its arguments and computes in the dnn dialect.
 
     `values` maps values of the function to values of the block. `refused` lists nodes that are not supported,
-    `invalid` nodes that contradict ONNX. Only without either does the block end in a `func.return`; else an
-    unrealized cast stands for each result of such a node, if its type is known.
+    `invalid` nodes that contradict ONNX; an unrealized cast stands for each result of such a node, if its type
+    is known. The block has no terminator before `finish`.
     """
 
     block: Block
     values: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
     refused: list[Fault] = field(default_factory=list[Fault])
     invalid: list[Fault] = field(default_factory=list[Fault])
+
+    def finish(self, last: ReturnOp) -> None:
+        """Returns what `last` returns, each in storage of its own, and drops the ops whose results none reads."""
+        emit = Emitter(self.block)
+        emit.location = last.location
+        returned = list[SSAValue]()
+        for value in last.operands:
+            new = self.values[value]
+            if new in returned or isinstance(new.owner, Block | dnn.ConstantOp):
+                new = emit.copy(new)
+            returned.append(new)
+        self.block.add_op(ReturnOp(*returned))
+        for op in reversed(tuple(self.block.ops)):
+            if not isinstance(op, ReturnOp) and not any(result.uses for result in op.results):
+                self.block.erase_op(op)
 
 
 def translate(function: FuncOp) -> Translation:
@@ -60,10 +74,7 @@ def translate(function: FuncOp) -> Translation:
     for old, new in zip(source.args, translation.block.args, strict=True):
         translation.values[old] = new
         new.name_hint = old.name_hint
-    translator = _Translator(translation, Emitter(translation.block))
-    translator.ops(source)
-    if not translation.refused and not translation.invalid:
-        translator.finish(source.last_op)
+    _Translator(translation, Emitter(translation.block)).ops(source)
     return translation
 
 
@@ -110,9 +121,9 @@ class _Translator:
             self.emit.location = op.location
             try:
                 values = self.op(op)
-            except UnsupportedNode as e:
+            except UnsupportedNodeError as e:
                 self.fault(self.result.refused, op, str(e))
-            except InvalidNode as e:
+            except InvalidNodeError as e:
                 self.fault(self.result.invalid, op, str(e))
             else:
                 for old, new in zip(op.results, values, strict=False):
@@ -145,33 +156,34 @@ class _Translator:
 
     def op(self, op: Operation) -> Sequence[SSAValue | None]:
         if isinstance(op, onnx.CustomOp):
-            raise UnsupportedNode(f"no operator '{op.function_name}' in domain '{op.domain_name}'")
+            raise UnsupportedNodeError(f"no operator '{op.function_name}' in domain '{op.domain_name}'")
         if not isinstance(op, onnx.OnnxOp):
-            raise UnsupportedNode("not an ONNX operation")
+            raise UnsupportedNodeError("not an ONNX operation")
+        entry = find_operator(op.schema.domain, op.schema.name, op.schema.since_version)
+        is_conditional = op.schema.name == "If" and not op.schema.domain
         operands = list[SSAValue | None]()
         for value in op.operands:
             if isinstance(value.type, NoneType):
                 operands.append(None)
                 continue
             if value not in self.result.values:
-                if find_operator(op.schema.domain, op.schema.name, op.schema.since_version) is None:
-                    raise UnsupportedNode("operator not supported")
+                if not is_conditional and entry is None:
+                    raise UnsupportedNodeError("operator not supported")
                 return ()  # already reported where the operand comes from
             operands.append(self.result.values[value])
         for value in operands:
             if value is not None and (kind := _element(value)) not in ELEMENT_TYPES:
-                raise UnsupportedNode(f"element type {kind} is not supported")
+                raise UnsupportedNodeError(f"element type {kind} is not supported")
         node = Node(op, tuple(operands))
-        if op.schema.name == "If" and not op.schema.domain:
+        if is_conditional:
             return self.conditional(op, node)
-        entry = find_operator(op.schema.domain, op.schema.name, op.schema.since_version)
         if entry is None:
-            raise UnsupportedNode("operator not supported")
+            raise UnsupportedNodeError("operator not supported")
         made = entry.rule(node, self.emit)
         values = (made,) if isinstance(made, SSAValue) else tuple(made)
         for index in range(len(op.results)):
             if node.wants(index) and (index >= len(values) or values[index] is None):
-                raise UnsupportedNode(f"result '{_result_name(op, index)}' is not supported")
+                raise UnsupportedNodeError(f"result '{_result_name(op, index)}' is not supported")
         return values
 
     def conditional(self, op: onnx.OnnxOp, node: Node) -> Sequence[SSAValue | None]:
@@ -180,14 +192,14 @@ class _Translator:
 
         Both may run because no operator has side effects.
         """
-        branches = [op.region("then_branch"), op.region("else_branch")]
-        assert branches[0] is not None
-        assert branches[1] is not None
+        then_branch, else_branch = op.region("then_branch"), op.region("else_branch")
+        assert then_branch is not None
+        assert else_branch is not None
         condition = node.constant(0)
         if condition is not None:
-            return self.branch(branches[0 if condition.item() else 1].block)
+            return self.branch((then_branch if condition.item() else else_branch).block)
         before = len(self.result.refused), len(self.result.invalid)
-        yes, no = (self.branch(region.block) for region in branches if region is not None)
+        yes, no = self.branch(then_branch.block), self.branch(else_branch.block)
         if before != (len(self.result.refused), len(self.result.invalid)):
             return ()
         choose = self.emit.reshape(node[0], ())
@@ -196,7 +208,7 @@ class _Translator:
             assert a is not None
             assert b is not None
             if a.type != b.type:
-                raise UnsupportedNode(f"branches give {a.type} and {b.type}; they must agree in type")
+                raise UnsupportedNodeError(f"branches give {a.type} and {b.type}; they must agree in type")
             self.emit.location = op.location
             results.append(self.emit.elementwise(lambda c, x, y: c.select(x, y), choose, a, b))
         return results
@@ -206,21 +218,6 @@ class _Translator:
         last = block.last_op
         assert isinstance(last, onnx.YieldOp)
         return [self.result.values.get(value) for value in last.operands]
-
-    def finish(self, last: Operation | None) -> None:
-        """Returns the outputs, each in storage of its own, and drops the constants that no op reads."""
-        assert isinstance(last, ReturnOp)
-        returned = list[SSAValue]()
-        for value in last.operands:
-            new = self.result.values[value]
-            if new in returned or isinstance(new.owner, Block | dnn.ConstantOp):
-                self.emit.location = last.location
-                new = self.emit.copy(new)
-            returned.append(new)
-        self.result.block.add_op(ReturnOp(*returned))
-        for op in reversed(tuple(self.result.block.ops)):
-            if isinstance(op, dnn.ConstantOp) and not op.output.uses:
-                op.erase()
 
 
 def _element(value: SSAValue) -> Attribute:
@@ -253,6 +250,3 @@ def _operator_name(op: Operation) -> str:
 def _result_name(op: onnx.OnnxOp, index: int) -> str:
     outputs = op.schema.outputs
     return outputs[min(index, len(outputs) - 1)].name
-
-
-__all__ = ["Translation", "known_array", "require_static_arguments", "translate"]

@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from occamy_xdsl.planning.intervals import Body, round_up
 
 _Ints = NDArray[np.integer]
-_Choice = tuple[_Ints, int]
-"""Unassigned buffers, sorted by begin, and the (offset, priority) key that the next one must exceed."""
+_Choice = tuple[_Ints, int, int]
+"""
+Unassigned buffers, sorted by begin; the (offset, priority) key that the next one must exceed; and an offset
+for which the section bound is known to hold when all of them lie at or above it.
+"""
 
 _CRITERIA = (
     ("load", "length", "area"),
     ("load", "area", "length"),
     ("length", "area", "load"),
-    ("size", "length", "load"),
 )
 
 
@@ -69,10 +71,11 @@ class ExactSearch:
         self.unit = math.gcd(*rounded, *(body.alignment for body in bodies if body.alignment != grain))
         self.padding = np.array([r - part.size for r, part in zip(rounded, parts, strict=True)], np.int64)
         units = [r // self.unit for r in rounded]
-        dtype = np.int32 if 2 * sum(units) < 2**31 else np.int64
-        self.size = np.array(units, dtype)
-        alignment = np.array([max(1, body.alignment // self.unit) for body in bodies], dtype)
+        alignment = np.array([max(1, body.alignment // self.unit) for body in bodies], np.int64)
         self.alignment = alignment if (alignment > 1).any() else None
+        # A bound adds a floor to a sum of sizes; without gaps for alignment floors are sums of sizes too.
+        dtype = np.int32 if self.alignment is None and 2 * sum(units) < 2**31 else np.int64
+        self.size = np.array(units, dtype)
 
         # A section is a position between a birth and the next death: at all others fewer buffers are live.
         first = np.array([part.first for part in parts], np.int64)
@@ -127,7 +130,7 @@ class ExactSearch:
             return False
         limit = len(self.size)
         while True:
-            limit *= 4
+            limit *= 3
             for criteria in _CRITERIA:
                 if budget.exhausted:
                     return None
@@ -157,7 +160,7 @@ class _Run:
     def solve(self) -> bool | None:
         """True with `offset` set, in units; False when nothing fits; None when out of nodes or time."""
         # Generators on an explicit stack instead of recursion: the search is as deep as there are buffers.
-        stack = [_all_of(self._independent(self._problem.by_begin, -1))]
+        stack = [_all_of(self._independent(self._problem.by_begin, -1, -1))]
         answer: bool | None = None
         while stack:
             try:
@@ -173,18 +176,18 @@ class _Run:
             stack.append(self._branch(*choice))
         return answer
 
-    def _independent(self, group: _Ints, least: int) -> list[_Choice]:
+    def _independent(self, group: _Ints, least: int, bounded: int) -> list[_Choice]:
         """Splits the group where no buffer is live across, smallest piece first."""
         if not group.size:
             return []
         reach = np.maximum.accumulate(self._problem.end[group])
         (cuts,) = (self._problem.begin[group[1:]] >= reach[:-1]).nonzero()
         if not cuts.size:
-            return [(group, least)]
+            return [(group, least, bounded)]
         # Pieces do not see each other, so the order of offsets starts anew in each.
-        return [(piece, -1) for piece in sorted(np.split(group, cuts + 1), key=len)]
+        return [(piece, -1, bounded) for piece in sorted(np.split(group, cuts + 1), key=len)]
 
-    def _branch(self, group: _Ints, least: int) -> Generator[_Choice, bool | None, bool]:
+    def _branch(self, group: _Ints, least: int, bounded: int) -> Generator[_Choice, bool | None, bool]:
         """Tries every buffer of the group that can come next in the order of (offset, priority)."""
         problem = self._problem
         floors, sizes, highest = self._floor[group], problem.size[group], self._highest[group]
@@ -192,7 +195,6 @@ class _Run:
         keys = floors * np.int64(len(self._floor)) + self._priority[group]
         # A buffer at or above the top of an unassigned one at its floor is not next: that one stays below it.
         (candidates,) = ((keys > least) & (floors < (floors + sizes).min())).nonzero()
-        bounded = -1
         for k in candidates[keys[candidates].argsort()].tolist():
             offset = int(floors[k])
             if offset > bounded:
@@ -220,14 +222,14 @@ class _Run:
             rest = group[others]
             self.offset[group[k]] = offset
             self._floor[rest] = lifted[others]
-            choices = self._independent(rest, int(keys[k]))
+            choices = self._independent(rest, int(keys[k]), offset)
             if len(choices) == 1:
                 if (yield choices[0]):
                     return True
             else:
                 # In a piece of its own a buffer's urgency is another: rank anew.
                 ranks = self._priority[rest]
-                for piece, _ in choices:
+                for piece, *_ in choices:
                     self._priority[piece] = problem.priorities(self._criteria, piece)
                 if (yield from _all_of(choices)):
                     return True

@@ -90,6 +90,8 @@ class Buffer:
 
 def simplify(body: Body) -> Body:
     """The same bytes at the same times in fewer parts: joins parts that touch in time, then in space."""
+    if len(body.parts) == 1:
+        return body
     by_place: dict[tuple[int, int], list[Part]] = {}
     for part in sorted(body.parts, key=lambda p: p.first):
         row = by_place.setdefault((part.offset, part.size), [])

@@ -56,7 +56,7 @@ def _blocked(parts: Sequence[Part], placed: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _hole(blocked: NDArray[np.int64], alignment: int, fit: Fit) -> int:
-    """An offset outside all open intervals: holes lie between the running maximum of ends and a next start."""
+    """An offset outside all open intervals: a hole ends at a start that lies above all ends before it."""
     if not blocked.shape[1]:
         return 0
     blocked = blocked[:, blocked[0].argsort()]
@@ -72,7 +72,7 @@ def _hole(blocked: NDArray[np.int64], alignment: int, fit: Fit) -> int:
 
 def placement_orders(bodies: Sequence[Body]) -> dict[str, list[int]]:
     """
-    Orders in which greedy placement tends to pack well, by name; ties are broken by index.
+    Orders in which greedy placement tends to pack well, by name, the best one first; ties go by index.
 
     "load" is the number of live bytes at the busiest position of a body's life: bodies that cross the peak
     come first. "size" is the extent, "area" bytes times positions, "length" positions.
@@ -84,15 +84,13 @@ def placement_orders(bodies: Sequence[Body]) -> dict[str, list[int]]:
     area = np.array([float(sum(p.size * (p.last - p.first) for p in body.parts)) for body in bodies])
     load = peak_loads(bodies, first, last)
     keys = {
+        "size-first": (first, -size),
         "load-size": (first, -length, -size, -load),
         "size": (first, -length, -size),
         "load-area": (-area, -load),
         "load-length": (-size, -length, -load),
         "area": (-area,),
         "length": (-size, -length),
-        "size-first": (first, -size),
-        "first": (-size, first),
-        "last": (-size, -last),
     }
     return {name: np.lexsort(key).tolist() for name, key in keys.items()}
 

@@ -11,10 +11,13 @@ from occamy_xdsl.planning.check import check_plan
 from occamy_xdsl.planning.exact import Budget, ExactSearch
 from occamy_xdsl.planning.intervals import Body, lower_bound, plan_height, round_up, simplify
 from occamy_xdsl.planning.placement import Fit, place_in_order, placement_orders
-from occamy_xdsl.planning.skyline import place_skyline
+from occamy_xdsl.planning.skyline import RULES, place_skyline
 
 _FEW = 2000
 """Bodies up to which all greedy orders are tried: each costs a vector operation over all bodies per body."""
+
+_MANY = 30_000
+"""Bodies beyond which a layout within 1 % of the goal is good enough."""
 
 _SEARCHABLE = 1000
 """Bodies up to which a search follows: each of its nodes costs several vector operations over all bodies."""
@@ -81,10 +84,15 @@ def plan(
     result depends on `node_limit` (nodes of the search tree, None for no limit) and not on the machine,
     unless `time_limit` seconds of wall clock run out first.
 
-    Raises ValueError for an unknown planner, and for a body whose own parts overlap.
+    Raises ValueError for an unknown planner, for a body whose own parts overlap, and for positions or a sum
+    of sizes beyond 64-bit integers.
     """
     if planner not in PLANNERS:
         raise ValueError(f"unknown planner {planner!r}, choose from {', '.join(PLANNERS)}")
+    if any(abs(p.first) | abs(p.last) >= 1 << 62 for b in bodies for p in b.parts):
+        raise ValueError("positions must lie within 62 bits")
+    if sum(round_up(b.extent, math.lcm(b.alignment, alignment)) for b in bodies) >= 1 << 62:
+        raise ValueError("sizes must sum up to less than 2**62 bytes")
     aligned = [replace(simplify(b), alignment=math.lcm(b.alignment, alignment)) for b in bodies]
     bound = lower_bound(aligned)
     budget = Budget(10**18 if node_limit is None else node_limit, time.monotonic() + time_limit)
@@ -142,10 +150,12 @@ def search(request: Request) -> Layout:
     has several parts, greedy orders are repaired at random (with a fixed seed) instead.
     """
     best: Layout | None = None
+    # In very large problems a layout within 1 % is not worth as much time again.
+    enough = request.goal if len(request.bodies) <= _MANY else request.goal * 101 // 100
     for layout in _constructions(request.bodies):
         if best is None or layout.height < best.height:
             best = layout
-        if best.height <= request.goal or request.budget.exhausted:
+        if best.height <= enough or request.budget.exhausted:
             return best
     assert best is not None
     if len(request.bodies) > _SEARCHABLE:
@@ -176,18 +186,19 @@ def _rigid(bodies: Sequence[Body]) -> bool:
 
 
 def _constructions(bodies: Sequence[Body]) -> Iterator[Layout]:
-    """Layouts of increasing cost."""
+    """Layouts, the most promising ones first; beyond `_FEW` bodies in near-linear time where possible."""
     rigid = _rigid(bodies)
-    if len(bodies) <= _FEW:
-        for order in placement_orders(bodies).values():
-            yield _in_order(bodies, order)
-    elif rigid:
-        yield _in_order(bodies, _program_order(bodies))
-        yield _in_order(bodies, placement_orders(bodies)["load-size"])
+    orders = placement_orders(bodies) if len(bodies) <= _FEW or rigid else {}
+    if orders:
+        yield _in_order(bodies, orders["size-first"])
+        yield _in_order(bodies, orders["load-size"])
     if not rigid:
-        for rule in ("length", "area", "size"):
+        for rule in RULES:
             offsets = place_skyline(bodies, rule)
             yield Layout(offsets, plan_height(bodies, offsets))
+    if len(bodies) <= _FEW:
+        for name in ("size", "load-area", "load-length", "area", "length"):
+            yield _in_order(bodies, orders[name])
 
 
 def _bisect(request: Request, best: Layout) -> Layout:

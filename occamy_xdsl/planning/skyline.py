@@ -8,7 +8,7 @@ from occamy_xdsl.planning.intervals import Body, Part, round_up
 
 Rule = Literal["length", "area", "size"]
 
-_RULES: dict[Rule, Callable[[Part], tuple[int, int]]] = {
+RULES: dict[Rule, Callable[[Part], tuple[int, int]]] = {
     "length": lambda p: (p.last - p.first, p.size),
     "area": lambda p: ((p.last - p.first) * p.size, p.last - p.first),
     "size": lambda p: (p.size, p.last - p.first),
@@ -42,7 +42,7 @@ def place_skyline(bodies: Sequence[Body], rule: Rule) -> list[int]:
     first = [part.first for part in parts]
     last = [part.last for part in parts]
     rank = [0] * len(parts)
-    order = sorted(range(len(parts)), key=lambda i: (*_RULES[rule](parts[i]), -i), reverse=True)
+    order = sorted(range(len(parts)), key=lambda i: (*RULES[rule](parts[i]), -i), reverse=True)
     for position, i in enumerate(order):
         rank[i] = position
     offsets = [0] * len(parts)

@@ -111,6 +111,7 @@ class OccamyOptMain(xDSLOptMain):
 
             WeightsFile.save(self.args.save_weights, references(prog))
         if self.args.elide_constants is not None:
+            self.ctx.get_dialect("builtin")  # the printer asks the loaded dialects for the elided resource
             elide_constants(prog, self.args.elide_constants)
         return super().output_resulting_program(prog)
 
@@ -142,9 +143,10 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Exits 1 with one `error:` line a fact for a fault of the input; a traceback is a fault of ours."""
-    warnings.showwarning = show_warning
     try:
-        OccamyOptMain("Occamy's modular optimizer driver", args).run()
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning
+            OccamyOptMain("Occamy's modular optimizer driver", args).run()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

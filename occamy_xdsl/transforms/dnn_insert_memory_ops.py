@@ -243,13 +243,13 @@ def insert_deallocs(block: Block) -> None:
 
 
 def _allocate_eagerly(block: Block) -> None:
+    """Moves all allocations to the start of the block, and all deallocations to its end."""
     mallocs = [op for op in block.ops if isinstance(op, dnn.MallocOp)]
-    first, last = cast(Operation, block.first_op), cast(Operation, block.last_op)
     for op in mallocs:
-        if op is not first:
-            op.detach()
-            block.insert_op_before(op, first)
-        block.insert_op_before(dnn.DeallocOp(op.buffer), last)
+        op.detach()
+    first, last = cast(Operation, block.first_op), cast(Operation, block.last_op)
+    block.insert_ops_before(mallocs, first)
+    block.insert_ops_before([dnn.DeallocOp(op.buffer) for op in mallocs], last)
 
 
 def _allocate_lazily(block: Block) -> None:
@@ -257,11 +257,12 @@ def _allocate_lazily(block: Block) -> None:
     mallocs = [op for op in block.ops if isinstance(op, dnn.MallocOp)]
     end = cast(Operation, block.last_op)
     homes: dict[SSAValue, SSAValue] = {}
+    start = cast(Operation, block.first_op)
     for op in mallocs:
-        own = cast(dnn.BufferType, op.buffer.type)
+        own = op.buffer.type
         home = dnn.MallocOp(MemRefType(own.element_type, own.get_shape(), own.layout, StringAttr("host")))
         home.buffer.name_hint = op.buffer.name_hint
-        block.insert_op_before(home, cast(Operation, block.first_op))
+        block.insert_op_before(home, start)
         block.insert_op_before(dnn.DeallocOp(home.buffer), end)
         homes[op.buffer] = home.buffer
     for op in [op for op in block.ops if is_position(op)]:

@@ -51,12 +51,11 @@ def live_bytes(bodies: list[Body]) -> int:
     )
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
-def test_random_problems(planner: str):
-    for seed in range(1000):
+def check_random_problems(planner: str, seeds: range):
+    for seed in seeds:
         bodies = random_bodies(seed)
         alignment = (1, 1, 4, 64)[seed % 4]
-        found = plan(bodies, planner, alignment, node_limit=100)
+        found = plan(bodies, planner, alignment, node_limit=30)
         assert not overlaps(bodies, found.offsets), seed
         assert max_live(bodies) == live_bytes(bodies)
         assert live_bytes(bodies) <= found.lower_bound <= found.height
@@ -64,6 +63,81 @@ def test_random_problems(planner: str):
         for body, offset in zip(bodies, found.offsets, strict=True):
             assert offset % alignment == 0
             assert offset % body.alignment == 0
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_random_problems(planner: str):
+    check_random_problems(planner, range(400))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_many_random_problems(planner: str):
+    check_random_problems(planner, range(400, 20_400))
+
+
+def synthetic_trace(count: int) -> list[Body]:
+    """Buffers born at every position, most of them short-lived, sizes of a few tiles."""
+    chance = random.Random(0)
+    bodies: list[Body] = []
+    for first in range(count):
+        length = min(1 + int(chance.paretovariate(1.2)), count // 2)
+        size = 64 * chance.choice((1, 2, 4, 8, 16, 32, 64)) * chance.randint(1, 50)
+        bodies.append(Buffer(first, first, first + length, size).body())
+    return bodies
+
+
+@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_large_traces_are_packed_within_one_percent(count: int):
+    found = plan(synthetic_trace(count))
+    assert found.height <= 1.01 * found.lower_bound
+
+
+def test_classic_planners_by_hand():
+    # The hole that c leaves at offset 32 is exactly as large as d. Greedy by size starts with e, d, c.
+    bodies = [
+        Buffer("a", 0, 9, 32).body(),
+        Buffer("c", 0, 2, 64).body(),
+        Buffer("b", 0, 9, 32).body(),
+        Buffer("d", 2, 9, 64).body(),
+        Buffer("e", 3, 9, 100).body(),
+    ]
+    assert plan(bodies, "first-fit", 1).offsets == (0, 32, 96, 32, 128)
+    assert plan(bodies, "best-fit", 1).offsets == (0, 32, 96, 32, 128)
+    assert plan(bodies, "greedy-by-size", 1).offsets == (164, 0, 196, 100, 0)
+    # The original never reuses a hole of exactly the size, and rounds sizes up to 32 bytes.
+    original = plan(bodies, "occamy", 1)
+    assert original.offsets == (0, 32, 96, 128, 192)
+    assert original.height == 192 + 128
+
+
+def test_best_fit_takes_the_tightest_hole():
+    bodies = [
+        Buffer("low", 0, 2, 100).body(),
+        Buffer("wall", 0, 9, 10).body(),
+        Buffer("tight", 0, 2, 50).body(),
+        Buffer("top", 0, 9, 10).body(),
+        Buffer("late", 2, 9, 50).body(),
+    ]
+    assert plan(bodies, "first-fit", 1).offsets[-1] == 0
+    assert plan(bodies, "best-fit", 1).offsets[-1] == 110
+
+
+def test_repair_lowers_what_greedy_orders_reach():
+    improved = 0
+    for seed in range(12):
+        bodies = random_bodies(seed, count=40)
+        greedy = plan(bodies, alignment=1, node_limit=0)
+        repaired = plan(bodies, alignment=1, node_limit=2000)
+        assert not overlaps(bodies, repaired.offsets)
+        assert repaired.height <= greedy.height
+        improved += repaired.height < greedy.height
+    assert improved > 2
+
+
+def test_the_same_plan_every_time():
+    bodies = random_bodies(5, count=60)
+    assert len({plan(bodies, alignment=1, node_limit=300) for _ in range(3)}) == 1
 
 
 def lowest_of_all_orders(bodies: list[Body], alignment: int) -> int:

@@ -21,21 +21,19 @@ from occamy_xdsl.dialects.dnn.geometry import broadcast_shapes
 
 class ShapeOp(KernelOp):
     """
-    Base of the ops that only rearrange elements.
+    Base of the ops that only rearrange elements. There is no buffer form: `dnn-insert-memory-ops` makes views
+    and copies of them.
 
-    Further shared constraints:
+    Further shared constraint:
 
-    - (F5) There is no buffer form: `dnn-insert-memory-ops` makes views and copies of these ops.
-    - (F6) Operands and result have the same element type.
+    - (F5) Operands and result have the same element type.
     """
 
     def verify_form(self) -> None:
         super().verify_form()
-        if self.is_buffer_form:
-            raise self.fail("has no buffer form", "F5")
         types = {element_type_of(value) for value in (*self.inputs, *self.results)}
         if len(types) > 1:
-            raise self.fail(f"must keep the element type, got {sorted(map(str, types))}", "F6")
+            raise self.fail(f"must keep the element type, got {sorted(map(str, types))}", "F5")
 
 
 def _result(source: SSAValue, shape: Sequence[int]) -> ValueType:

@@ -27,7 +27,7 @@ from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, to_array
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel
-from occamy_xdsl.lowering.cpu.select import KernelCall, select
+from occamy_xdsl.lowering.cpu.select import KernelCall, Pack, select
 from occamy_xdsl.lowering.toolchain import Isa
 
 ENTRY = "occamy_main"
@@ -177,30 +177,39 @@ class _Conversion:
     def call(self, call: KernelCall, op: Operation) -> None:
         arguments = list[SSAValue]()
         for index, (operand, buffer) in enumerate(zip(call.operands, call.kernel.arguments, strict=True)):
-            base, offset = self.place(operand, call.packs.get(index), call.kernel)
-            arguments.append(self.window(base, offset, buffer))
+            base, offset = self.place(operand, buffer, call.packs.get(index), call.kernel)
+            arguments.append(self.window(base, offset - buffer.origin * buffer.element_bytes, buffer))
         symbol = self.kernels.setdefault(call.kernel, call.kernel.symbol)
         self.insert(CallOp(symbol, arguments, []), op)
 
-    def place(self, operand: SSAValue, pack: "Pack | None", kernel: Kernel) -> tuple[SSAValue, int]:
-        """Byte array and byte offset of an operand's first element."""
+    def place(
+        self, operand: SSAValue | Weights, buffer: Buffer, pack: Pack | None, kernel: Kernel
+    ) -> tuple[SSAValue, int]:
+        """Byte array and byte offset of an operand's element (0, 0, ...)."""
+        if isinstance(operand, Weights):
+            size = buffer.extent * buffer.element_bytes
+            return self.weights, self.offset_in_blob(operand, WeightsRefAttr(operand), size)
         root = root_of(operand)
         shift = offset_in_root(operand) * dnn.element_bytes(dnn.element_type_of(operand))
         if isinstance(root.owner, dnn.ConstantOp):
-            return self.weights, self.blob_offset(root.owner, pack, kernel) + shift
+            size = buffer.extent * buffer.element_bytes if pack is not None else dnn.byte_size(root)
+            return self.weights, self.blob_offset(root.owner, pack, kernel, size) + shift
         base, offset = self.bases[root]
         return base, offset + shift
 
-    def blob_offset(self, constant: dnn.ConstantOp, pack: "Pack | None", kernel: Kernel) -> int:
+    def blob_offset(self, constant: dnn.ConstantOp, pack: Pack | None, kernel: Kernel, size: int) -> int:
         """Where the weights blob holds a constant in the form that `kernel` reads, in bytes."""
         weights = weights_of(constant)
         value: Attribute = constant.value
         if pack is not None:
             weights = Weights.derived(f"packed-{kernel.symbol}", pack, weights)
             value = WeightsRefAttr(weights)
+        return self.offset_in_blob(weights, value, size)
+
+    def offset_in_blob(self, weights: Weights, value: Attribute, size: int) -> int:
+        """Where the weights blob holds `weights` of `size` bytes, in bytes."""
         if weights.key not in self.blob:
             self.blob[weights.key] = value, self.blob_bytes
-            size = packed_bytes(kernel, pack) if pack is not None else dnn.byte_size(constant.output)
             self.blob_bytes += -(-size // WEIGHTS_ALIGNMENT) * WEIGHTS_ALIGNMENT
         return self.blob[weights.key][1]
 

@@ -47,10 +47,13 @@ class Placed:
 
 
 def run_all(
-    calls: Sequence[tuple[Kernel, Sequence[np.ndarray]]], isa: Isa, in_place: int | None = None
-) -> list[np.ndarray]:
+    calls: Sequence[tuple[Kernel, Sequence[np.ndarray]]],
+    isa: Isa,
+    in_place: int | None = None,
+    outputs: int = 1,
+) -> list:
     """
-    The output of each kernel on its inputs, the arguments before the output.
+    The output of each kernel on its inputs, the arguments before the output; a tuple where `outputs` is not 1.
 
     `in_place` is the position of an argument whose memory the output shares. Checks that nothing is read or
     written outside of the arguments.
@@ -59,7 +62,7 @@ def run_all(
     module = ModuleOp([kernel.build(isa) for kernel in kernels.values()])
     module.verify()
     code = JitModule(compile_mlir(str(module), isa))
-    outputs: list[np.ndarray] = []
+    results = []
     for kernel, arrays in calls:
         arguments = kernel.arguments
         placed = [Placed(b, a) for b, a in zip(arguments, arrays, strict=False)]
@@ -71,8 +74,9 @@ def run_all(
         code.function(kernel.symbol, prototype)(*(p.pointer for p in placed))
         for i, p in enumerate(placed):
             assert p.untouched(is_output=i >= output or i == in_place), f"{kernel.symbol}: argument {i}"
-        outputs.append(placed[output].view.copy())
-    return outputs
+        written = tuple(p.view.copy() for p in placed[output : output + outputs])
+        results.append(written[0] if outputs == 1 else written)
+    return results
 
 
 def make_epilogue(

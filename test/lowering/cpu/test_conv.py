@@ -73,7 +73,7 @@ def prepare(case, isa, epilogue=None, extras=(), seed=0):
     b = rng.standard_normal(case.filters, np.float32) if case.bias else None
     expected = onnx_conv(case, x, w, b)
     strides, pads, _, dilations = case.complete()
-    layouts = {"last": channels_last, "first": Buffer.contiguous, "gap": with_gaps}
+    layouts = {"last": channels_last, "first": Buffer.contiguous, "gap": with_gaps, "back": backwards}
     source, target = (layouts[name] for name in case.layout.split("-"))
     kernel = Conv.create(
         source(case.input),
@@ -88,6 +88,12 @@ def prepare(case, isa, epilogue=None, extras=(), seed=0):
         epilogue=epilogue,
     )
     return kernel, [x, kernel.pack(w), *([b] if case.bias else []), *extras], expected
+
+
+def backwards(shape):
+    """Channels last, each dimension from its end."""
+    last = channels_last(shape)
+    return Buffer(last.shape, tuple(-stride for stride in last.strides), "f32")
 
 
 def with_gaps(shape):
@@ -126,6 +132,8 @@ CASES = [
     Case((1, 19, 9, 10), 19, (1, 1), group=19),
     Case((1, 16, 7, 7), 33, (3, 3), pads=(1, 1), layout="gap-gap"),
     Case((2, 16, 5, 6), 33, (1, 1), layout="gap-gap"),
+    Case((2, 16, 5, 6), 33, (3, 3), pads=(1, 1), layout="back-back"),
+    Case((2, 20, 5, 6), 20, (3, 3), pads=(1, 1), group=20, layout="back-back"),
     Case((2, 16, 5, 6), 33, (1, 1), layout="last-first"),
     Case((1, 10, 9, 8), 20, (3, 3), pads=(1, 1), layout="first-first"),
     Case((2, 7, 20), 9, (3,), pads=(1,)),
@@ -133,6 +141,9 @@ CASES = [
     Case((1, 5, 4, 5, 6), 9, (3, 3, 3), pads=(1, 1, 1), strides=(1, 2, 1)),
     Case((1, 3, 2, 2, 2), 9, (1, 1, 1)),
     Case((1, 20, 8, 9), 3, (9, 9), pads=(4, 4)),
+    Case((2, 3, 200), 20, (150,), pads=(75,)),
+    Case((1, 20, 3, 150), 20, (3, 101), pads=(1, 50), group=20),
+    Case((1, 20, 80), 20, (40,), group=20),
 ]
 
 

@@ -24,7 +24,9 @@ class Case:
 
 
 def laid_out(shape, dtype, layout):
-    """Contiguous ("n"), contiguous once transposed ("t"), or in rows and matrices with gaps ("g")."""
+    """Contiguous ("n"), that once transposed ("t"), with gaps between rows ("g"), or reversed ("r")."""
+    if layout == "r":
+        return Buffer(shape, tuple(-stride for stride in Buffer.contiguous(shape).strides), dtype)
     if layout == "t":
         swapped = Buffer.contiguous((*shape[:-2], shape[-1], shape[-2]), dtype)
         return Buffer(shape, (*swapped.strides[:-2], swapped.strides[-1], swapped.strides[-2]), dtype)
@@ -86,6 +88,7 @@ CASES = [
     Case((16, 33), (33, 70), layout="ttn"),
     Case((16, 33), (33, 70), layout="ggg"),
     Case((16, 33), (33, 70), layout="nnt"),
+    Case((16, 33), (33, 70), layout="rrr"),
     Case((1, 33), (33, 70), layout="ntn"),
     Case((2, 3, 9, 20), (2, 3, 20, 40)),
     Case((2, 3, 9, 20), (2, 3, 20, 40), layout="ntn"),

@@ -1,9 +1,10 @@
 """A typed builder of kernel functions over the func, scf, arith, memref, vector and math dialects."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cache
+from typing import TypeAlias, cast
 
 from xdsl.dialects import arith, func, math, memref, scf, vector
 from xdsl.dialects.builtin import (
@@ -108,6 +109,7 @@ class Index:
 
 IndexLike: TypeAlias = Index | int
 Body: TypeAlias = Callable[..., Sequence[SSAValue] | None]
+ConstantKey: TypeAlias = tuple[Hashable, ...]
 ConstantAttribute: TypeAlias = IntegerAttr | FloatAttr | DenseIntOrFPElementsAttr
 
 
@@ -127,6 +129,7 @@ class View:
         return position
 
 
+@cache
 def vector_type(element: Attribute, lanes: int | None) -> Attribute:
     """The vector of `lanes` elements, or the element type itself if `lanes` is None."""
     return element if lanes is None else VectorType(element, [lanes])
@@ -134,12 +137,8 @@ def vector_type(element: Attribute, lanes: int | None) -> Attribute:
 
 def element_type(value: SSAValue) -> Attribute:
     """Type of the lanes of a vector, or of a scalar."""
-    return value.type.element_type if isa(value.type, VectorType) else value.type
-
-
-def lanes_of(value: SSAValue) -> int | None:
-    """Lanes of a rank-1 vector, or None for a scalar."""
-    return value.type.get_shape()[0] if isa(value.type, VectorType) else None
+    type_ = value.type
+    return cast(VectorType, type_).element_type if isinstance(type_, VectorType) else type_
 
 
 class KernelBuilder:
@@ -156,7 +155,7 @@ class KernelBuilder:
         types = [buffer.memref_type() for buffer in arguments]
         self._entry = Block(arg_types=types)
         self._block = self._entry
-        self._constants: dict[str, SSAValue] = {}
+        self._constants: dict[ConstantKey, SSAValue] = {}
         self._prologue: list[Operation] = []
         self._function = func.FuncOp(kernel.symbol, FunctionType.from_lists(types, []), Region(self._entry))
         if isa.vector_bytes == 64:
@@ -193,32 +192,33 @@ class KernelBuilder:
 
     # --- constants ---
 
-    def _constant(self, attribute: ConstantAttribute) -> SSAValue:
-        key = str(attribute)  # 0.0 and -0.0 are equal but not the same
+    def _constant(self, key: ConstantKey, make: Callable[[], ConstantAttribute]) -> SSAValue:
+        """The constant that `make` returns, made once for each key."""
         if key not in self._constants:
-            op = arith.ConstantOp(attribute)
+            op = arith.ConstantOp(make())
             self._prologue.append(op)
             self._constants[key] = op.result
         return self._constants[key]
 
     def index_constant(self, value: int) -> SSAValue:
         """A constant of type index."""
-        return self._constant(IntegerAttr(value, index))
+        return self._constant(("index", value), lambda: IntegerAttr(value, index))
 
     def constant(self, value: float, element: Attribute, lanes: int | None = None) -> SSAValue:
         """The scalar `value`, or a vector that has it in every lane."""
-        if lanes is None:
-            if isa(element, IntegerType):
-                return self._constant(IntegerAttr(int(value), element, truncate_bits=True))
-            assert isinstance(element, AnyFloat)
-            return self._constant(FloatAttr(float(value), element))
-        type_ = VectorType(element, [lanes])
-        if isa(type_, VectorType[IntegerType]):
-            dense = DenseIntOrFPElementsAttr.from_list(type_, [int(value)])
-        else:
-            assert isa(type_, VectorType[AnyFloat])
-            dense = DenseIntOrFPElementsAttr.from_list(type_, [float(value)])
-        return self._constant(dense)
+
+        def make() -> ConstantAttribute:
+            type_ = vector_type(element, lanes)
+            if isa(type_, VectorType[IntegerType]):
+                return DenseIntOrFPElementsAttr.from_list(type_, [int(value)])
+            if isa(type_, VectorType[AnyFloat]):
+                return DenseIntOrFPElementsAttr.from_list(type_, [float(value)])
+            if isa(type_, IntegerType):
+                return IntegerAttr(int(value), type_, truncate_bits=True)
+            assert isinstance(type_, AnyFloat)
+            return FloatAttr(float(value), type_)
+
+        return self._constant(("splat", repr(value), element, lanes), make)  # repr: -0.0 equals 0.0
 
     def value_of(self, i: IndexLike) -> SSAValue:
         """An index as an SSA value."""
@@ -296,14 +296,18 @@ class KernelBuilder:
         """A vector of i1 whose first `valid` lanes are set."""
         if not isinstance(valid, int):
             return self.emit(vector.CreateMaskOp([valid.value], VectorType(i1, [lanes])))
-        type_ = VectorType(i1, [lanes])
         values = [int(lane < valid) for lane in range(lanes)]
-        return self._constant(DenseIntOrFPElementsAttr.from_list(type_, values))
+        type_ = VectorType(i1, [lanes])
+        return self._constant(
+            ("mask", valid, lanes), lambda: DenseIntOrFPElementsAttr.from_list(type_, values)
+        )
 
     def _lane_offsets(self, stride: int, lanes: int) -> SSAValue:
-        type_ = VectorType(i64, [lanes])
         values = [stride * lane for lane in range(lanes)]
-        return self._constant(DenseIntOrFPElementsAttr.from_list(type_, values))
+        type_ = VectorType(i64, [lanes])
+        return self._constant(
+            ("offsets", stride, lanes), lambda: DenseIntOrFPElementsAttr.from_list(type_, values)
+        )
 
     def load(
         self,
@@ -349,7 +353,7 @@ class KernelBuilder:
         self, value: SSAValue, view: View, at: IndexLike, *, valid: IndexLike | None = None, stride: int = 1
     ) -> None:
         """Store a scalar, or the first `valid` lanes (all if None) of a vector `stride` elements apart."""
-        lanes = lanes_of(value)
+        lanes = vector_ops.lanes_of(value)
         position = self.value_of(at)
         if view.buffer.dtype == "i1":
             value = self.emit(vector_ops.ExtUIOp(value, vector_ops.retype(i8, value.type)))
@@ -380,9 +384,9 @@ class KernelBuilder:
 
     def splat(self, value: SSAValue, lanes: int | None) -> SSAValue:
         """A vector with the scalar in every lane; the scalar itself if `lanes` is None."""
-        if lanes is None or lanes_of(value) is not None:
+        if lanes is None or vector_ops.lanes_of(value) is not None:
             return value
-        return self.emit(vector.BroadcastOp(value, VectorType(value.type, [lanes])))
+        return self.emit(vector.BroadcastOp(value, cast(VectorType, vector_type(value.type, lanes))))
 
     def lane(self, value: SSAValue, lane: int) -> SSAValue:
         """One lane of a vector."""
@@ -393,6 +397,13 @@ class KernelBuilder:
         if not self.isa.fma or element_type(a) not in (f32, f64):
             return self.emit(arith.AddfOp(self.emit(arith.MulfOp(a, b)), c))
         return self.emit(math.FmaOp(a, b, c))
+
+    def apply(self, op: type[IRDLOperation], *operands: SSAValue) -> SSAValue:
+        """A function of the math dialect, by its vector form where `vector_math` has one."""
+        expansion = vector_math.EXPANSIONS.get(op.name)
+        if expansion is not None and all(element_type(operand) == f32 for operand in operands):
+            return expansion(self, *operands)
+        return self.emit(op(*operands))
 
     def convert(self, value: SSAValue, source: str, target: str) -> SSAValue:
         """
@@ -455,7 +466,7 @@ class KernelBuilder:
         If an argument is a vector, so is the work: all vector arguments have the same number of lanes,
         scalars are broadcast, and the functions of `vector_math` take the place of calls to libm.
         """
-        lanes = next((n for n in map(lanes_of, arguments) if n is not None), None)
+        lanes = next((n for n in map(vector_ops.lanes_of, arguments) if n is not None), None)
         values: dict[SSAValue, SSAValue] = {
             a: self.splat(b, lanes) for a, b in zip(block.args, arguments, strict=True)
         }
@@ -477,6 +488,14 @@ class KernelBuilder:
         expansion = vector_math.EXPANSIONS.get(op.name)
         if expansion is not None and all(element_type(operand) == f32 for operand in operands):
             return expansion(self, *operands)
+        if isinstance(op, math.PowFOp) and isinstance(constant := op.rhs.owner, arith.ConstantOp):
+            exponent = constant.value
+            assert isinstance(exponent, FloatAttr)
+            power = (
+                vector_math.power(self, operands[0], exponent.value.data) if op.result.type == f32 else None
+            )
+            if power is not None:
+                return power
         assert isinstance(op, IRDLOperation)
         form = vector_ops.VECTOR_FORMS.get(op.name, type(op))
         known = form.get_irdl_definition().properties

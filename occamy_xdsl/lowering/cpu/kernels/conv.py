@@ -1,9 +1,4 @@
-"""
-Direct convolution: register tiles of pixels by filters over packed weights, without padding or scratch.
-
-Rows that would read the padding are left out by the bounds of the kernel-row loops, columns by tiles at both
-ends of a row in which the valid (pixel, kernel column) pairs are known when the code is built.
-"""
+"""Direct convolution."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,99 +6,19 @@ from math import prod
 
 import numpy as np
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
 
-from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
-from occamy_xdsl.lowering.cpu.kernels.microkernel import (
-    load_as,
-    multiply_add,
-    outer_product,
-    store_tile,
-    sum_dtype,
+from occamy_xdsl.lowering.cpu.kernels.builder import KernelBuilder
+from occamy_xdsl.lowering.cpu.kernels.correlation import (
+    Correlation,
+    CorrelationBuilder,
+    Window,
+    choose_correlation_tile,
+    plan_windows,
 )
-from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Epilogue, Kernel
-from occamy_xdsl.lowering.cpu.kernels.tiling import (
-    Panel,
-    Segment,
-    Tile,
-    choose_tile,
-    merge_segments,
-    pack_panels,
-    panels,
-    row_segments,
-)
+from occamy_xdsl.lowering.cpu.kernels.microkernel import sum_dtype
+from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.tiling import Tile
 from occamy_xdsl.lowering.toolchain import Isa
-
-
-@dataclass(frozen=True)
-class Window:
-    """
-    One dimension over which the kernel slides; the batch is one with a kernel of one element.
-
-    Output position `o` and kernel position `k` meet at input position `o * stride - pad + k * dilation`.
-    """
-
-    output: int
-    input: int
-    kernel: int
-    stride: int
-    dilation: int
-    pad: int
-    """Padding before the first input position; the output's extent says what is after the last one."""
-    input_stride: int
-    """Elements between neighbours in the input."""
-    result_strides: tuple[int, ...]
-    """Elements between neighbours in the output and in each extra of the epilogue."""
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether output position `o` depends on input position `o` alone."""
-        return (self.kernel, self.stride, self.pad) == (1, 1, 0) and self.input == self.output
-
-    @property
-    def step(self) -> int:
-        """Elements between the inputs of neighbouring outputs."""
-        return self.stride * self.input_stride
-
-    @property
-    def interior(self) -> range:
-        """Output positions whose whole window lies inside of the input."""
-        first = -(-self.pad // self.stride)
-        last = (self.input - 1 + self.pad - (self.kernel - 1) * self.dilation) // self.stride
-        return range(first, min(last, self.output - 1) + 1)
-
-    def is_valid(self, position: int, k: int) -> bool:
-        """Whether output `position` meets the input at kernel position `k`."""
-        return 0 <= position * self.stride - self.pad + k * self.dilation < self.input
-
-    def kernel_range(self, k: KernelBuilder, position: IndexLike) -> tuple[IndexLike, IndexLike]:
-        """First and one past the last kernel position inside of the input; static if always the same."""
-        if len(self.interior) == self.output:
-            return 0, self.kernel
-        first_input = position * self.stride - self.pad
-        below = k.maximum(0 - first_input, 0) + (self.dilation - 1)
-        above = k.maximum(self.input - first_input, 0) + (self.dilation - 1)
-        return below // self.dilation, k.minimum(above // self.dilation, self.kernel)
-
-
-def merge_windows(windows: Sequence[Window]) -> list[Window]:
-    """Neighbouring pointwise dimensions joined where memory allows, so that tiles run across row ends."""
-    merged: list[Window] = []
-    for window in windows:
-        if window.is_pointwise and window.output == 1 and len(windows) > 1 and window is not windows[-1]:
-            continue
-        outer = merged[-1] if merged else None
-        if outer and outer.is_pointwise and window.is_pointwise:
-            strides = (outer.input_stride, *outer.result_strides)
-            inner = (window.input_stride, *window.result_strides)
-            if window.output == 1:
-                continue
-            if all(a == b * window.output for a, b in zip(strides, inner, strict=True)):
-                size = outer.output * window.output
-                merged[-1] = replace(window, output=size, input=size)
-                continue
-        merged.append(window)
-    return merged
 
 
 @dataclass(frozen=True)
@@ -164,86 +79,54 @@ class Conv(Kernel):
             epilogue,
             Tile(1, 1, 1),
         )
-        row = conv.windows[-1].output
-        size = STORAGE_TYPES[sum_dtype(output.dtype)].bitwidth // 8
-        if conv.is_depthwise:
-            tile = replace(choose_tile(row, group, 1, isa, size), vectors=1, rows=min(row, 8))
-        else:
-            tile = choose_tile(row, conv.group_filters, conv.depth, isa, size)
+        correlation = conv.correlation
+        tile = choose_correlation_tile(
+            correlation.windows,
+            correlation.channels,
+            correlation.filters,
+            isa,
+            sum_dtype(output.dtype),
+            is_depthwise=correlation.is_depthwise,
+        )
         return replace(conv, tile=tile)
 
-    # --- what the sizes imply ---
-
     @property
-    def is_depthwise(self) -> bool:
-        """Whether each channel has one filter of its own: then lanes are channels."""
-        return self.group == self.input.shape[1] == self.output.shape[1] and self.group > 1
-
-    @property
-    def group_channels(self) -> int:
-        """Input channels of a group."""
-        return self.input.shape[1] // self.group
-
-    @property
-    def group_filters(self) -> int:
-        """Output channels of a group."""
-        return self.output.shape[1] // self.group
-
-    @property
-    def depth(self) -> int:
-        """Products in each output."""
-        return prod(self.kernel) * (1 if self.is_depthwise else self.group_channels)
-
-    @property
-    def windows(self) -> list[Window]:
-        """Batch and spatial dimensions, joined where possible."""
-        results = [self.output, *(self.epilogue.extras if self.epilogue else ())]
-        ones = (1,)
+    def correlation(self) -> Correlation:
+        """The sums to compute; a convolution with one filter for each channel has lanes of channels."""
+        buffers = (self.output, *(self.epilogue.extras if self.epilogue else ()))
+        geometry = zip(
+            (0, *range(2, self.input.rank)),
+            (1, *self.kernel),
+            (1, *self.strides),
+            (1, *self.dilations),
+            (0, *self.pads),
+            strict=True,
+        )
         windows = [
             Window(
                 self.output.shape[d],
                 self.input.shape[d],
-                *geometry,
+                kernel,
+                stride,
+                dilation,
+                pad,
                 self.input.strides[d],
-                tuple(buffer.strides[d] for buffer in results),
+                tuple(buffer.strides[d] for buffer in buffers),
             )
-            for d, geometry in zip(
-                (0, *range(2, self.input.rank)),
-                zip(
-                    ones + self.kernel,
-                    ones + self.strides,
-                    ones + self.dilations,
-                    (0, *self.pads),
-                    strict=True,
-                ),
-                strict=True,
-            )
+            for d, kernel, stride, dilation, pad in geometry
         ]
-        return merge_windows(windows)
-
-    # --- the packed filter ---
-
-    @property
-    def panels(self) -> list[Panel]:
-        """Panels of a group, or of all channels if it is depthwise."""
-        return panels(self.group if self.is_depthwise else self.group_filters, self.tile)
-
-    @property
-    def group_weights(self) -> int:
-        """Packed weights of what `panels` covers."""
-        return self.depth * sum(panel.padded for panel in self.panels)
-
-    @property
-    def packed_filter(self) -> Buffer:
-        """What `pack` returns, as a kernel argument."""
-        groups = 1 if self.is_depthwise else self.group
-        return Buffer.contiguous((groups * self.group_weights,), self.filter_dtype)
+        channels, filters = self.input.shape[1], self.output.shape[1]
+        if self.group == channels == filters and self.group > 1:
+            planned = plan_windows(windows, is_depthwise=True)
+            return Correlation(planned, 1, 1, filters, self.tile, is_depthwise=True)
+        planned = plan_windows(windows, is_depthwise=False)
+        return Correlation(planned, self.group, channels // self.group, filters // self.group, self.tile)
 
     def pack(self, filter: np.ndarray) -> np.ndarray:
-        """Panels of [kernel position][channel][filter] from ONNX's (filters, channels / group, kernel...)."""
-        groups = 1 if self.is_depthwise else self.group
-        weights = filter.reshape(groups, -1, filter.shape[1], prod(self.kernel)).transpose(0, 3, 2, 1)
-        return np.concatenate([pack_panels(group.reshape(self.depth, -1), self.tile) for group in weights])
+        """The filter argument from ONNX's (filters, channels / group, kernel...)."""
+        correlation = self.correlation
+        shape = (correlation.groups, correlation.filters, correlation.channels, prod(self.kernel))
+        return correlation.pack(filter.reshape(shape).transpose(0, 3, 2, 1))
 
     # --- the kernel ---
 
@@ -260,284 +143,16 @@ class Conv(Kernel):
         """Input, packed filter, bias, extras, output."""
         bias = (Buffer.contiguous((self.output.shape[1],), self.output.dtype),) if self.has_bias else ()
         extras = self.epilogue.extras if self.epilogue else ()
-        return (self.input, self.packed_filter, *bias, *extras, self.output)
+        packed = Buffer.contiguous((self.correlation.packed_size,), self.filter_dtype)
+        return (self.input, packed, *bias, *extras, self.output)
 
     def build(self, isa: Isa) -> FuncOp:
         """The function, which reads neither padding nor anything else outside of its arguments."""
         k = KernelBuilder(self, isa)
+        source, packed, *rest = k.views
+        bias = rest.pop(0) if self.has_bias else None
+        *extras, output = rest
         if self.output.elements:
-            _ConvBuilder(self, k).build()
+            results = [output, *extras]
+            CorrelationBuilder(k, self.correlation, source, packed, bias, results, self.epilogue).build()
         return k.finish()
-
-
-@dataclass(frozen=True)
-class _Panel:
-    """The output channels that are computed together."""
-
-    channel: IndexLike
-    """First output channel."""
-    input_at: IndexLike
-    """Index of the first input channel at spatial position 0."""
-    weights_at: IndexLike
-    """Index of the packed panel."""
-    width: int
-    """Channels in the packed panel, a multiple of the lanes."""
-    valid: int
-    """Channels that exist."""
-
-
-class _ConvBuilder:
-    """State shared by the loops of one convolution kernel."""
-
-    def __init__(self, conv: Conv, k: KernelBuilder):
-        self.conv = conv
-        self.k = k
-        self.windows = conv.windows
-        self.lanes = conv.tile.lanes
-        self.dtype = sum_dtype(conv.output.dtype)
-        self.input, self.filter, *rest = k.views
-        self.bias = rest.pop(0) if conv.has_bias else None
-        self.output = rest.pop()
-        self.extras = rest
-        self.results = [self.output, *self.extras]
-        self.products = self._channel_products if conv.is_depthwise else self._dense_products
-
-    def build(self) -> None:
-        """Loops over groups and over panels."""
-        conv, k = self.conv, self.k
-        channel_stride = conv.input.strides[1]
-        *_, last = conv.panels
-        whole = conv.panels if last.channels == conv.tile.width else conv.panels[:-1]
-
-        def group(g: IndexLike) -> None:
-            def panel(start: IndexLike, valid: int, width: int) -> None:
-                input_channel = start if conv.is_depthwise else g * conv.group_channels
-                self._positions(
-                    _Panel(
-                        g * conv.group_filters + start,
-                        input_channel * channel_stride,
-                        g * conv.group_weights + start * conv.depth,
-                        width,
-                        valid,
-                    )
-                )
-
-            width = conv.tile.width
-
-            def whole_panel(start: IndexLike) -> None:
-                panel(start, width, width)
-
-            k.for_(0, len(whole) * width, width, whole_panel)
-            if last.channels < width:
-                panel(last.start, last.channels, last.padded)
-
-        k.for_(0, 1 if conv.is_depthwise else conv.group, 1, group)
-
-    def _positions(self, panel: _Panel) -> None:
-        """Loops over all output positions but those of the last dimension."""
-        results = [panel.channel * view.buffer.strides[1] for view in self.results]
-
-        def nest(d: int, input_at: IndexLike, results: list[IndexLike], kernel_ranges: KernelRanges) -> None:
-            window = self.windows[d]
-            if d == len(self.windows) - 1:
-                self._row(panel, input_at, results, kernel_ranges)
-                return
-
-            def position(o: IndexLike) -> None:
-                at = [r + o * stride for r, stride in zip(results, window.result_strides, strict=True)]
-                bounds = window.kernel_range(self.k, o)
-                start = input_at + (o * window.step - window.pad * window.input_stride)
-                nest(d + 1, start, at, [*kernel_ranges, bounds])
-
-            self.k.for_(0, window.output, 1, position)
-
-        nest(0, panel.input_at, results, [])
-
-    def _row(
-        self, panel: _Panel, input_at: IndexLike, results: list[IndexLike], kernel_ranges: "KernelRanges"
-    ) -> None:
-        """The tiles of one row."""
-        window = self.windows[-1]
-        segments = row_segments(window.output, self.conv.tile.rows, window.interior)
-        for segment in merge_segments(segments):
-
-            def tile(x: IndexLike, segment: Segment = segment) -> None:
-                start = input_at + (x * window.step - window.pad * window.input_stride)
-                at = [r + x * stride for r, stride in zip(results, window.result_strides, strict=True)]
-                self._tile(panel, segment, start, at, kernel_ranges)
-
-            stop = segment.start + segment.count * segment.size
-            self.k.for_(segment.start, stop, segment.size, tile)
-
-    def _tile(
-        self,
-        panel: _Panel,
-        segment: Segment,
-        input_at: IndexLike,
-        results: list[IndexLike],
-        kernel_ranges: "KernelRanges",
-    ) -> None:
-        """One register tile from the bias to the store."""
-        k, vectors = self.k, panel.width // self.lanes
-        if self.bias is not None:
-            start = [
-                k.load(
-                    self.bias, panel.channel + j * self.lanes, self.lanes, valid=panel.valid - j * self.lanes
-                )
-                for j in range(vectors)
-            ]
-        else:
-            start = [k.constant(0, STORAGE_TYPES[self.dtype], self.lanes)] * vectors
-
-        def nest(
-            d: int, input_at: IndexLike, weights_at: IndexLike, accumulators: Sequence[SSAValue]
-        ) -> Sequence[SSAValue]:
-            window = self.windows[d]
-            if d == len(self.windows) - 1:
-                return self.products(panel, segment, input_at, weights_at, accumulators)
-            if kernel_ranges[d] == (0, 1):
-                return nest(d + 1, input_at, weights_at, accumulators)
-            block = prod(w.kernel for w in self.windows[d + 1 :]) * self._position_weights(panel)
-
-            def position(p: IndexLike, *carried: SSAValue) -> Sequence[SSAValue]:
-                step = window.dilation * window.input_stride
-                return nest(d + 1, input_at + p * step, weights_at + p * block, carried)
-
-            return k.for_(*kernel_ranges[d], 1, position, accumulators)
-
-        sums = nest(0, input_at, panel.weights_at, start * segment.size)
-        store_tile(
-            k,
-            self.results,
-            self.windows[-1].result_strides,
-            [view.buffer.strides[1] for view in self.results],
-            results,
-            sums,
-            segment.size,
-            self.lanes,
-            panel.valid,
-            self.conv.epilogue,
-        )
-
-    def _position_weights(self, panel: _Panel) -> int:
-        """Packed weights of one kernel position."""
-        return panel.width * (1 if self.conv.is_depthwise else self.conv.group_channels)
-
-    def _dense_products(
-        self,
-        panel: _Panel,
-        segment: Segment,
-        input_at: IndexLike,
-        weights_at: IndexLike,
-        accumulators: Sequence[SSAValue],
-    ) -> Sequence[SSAValue]:
-        """Add the products of one kernel row: each input element times a panel row of weights."""
-        k, conv, window = self.k, self.conv, self.windows[-1]
-        channels, channel_stride = conv.group_channels, conv.input.strides[1]
-        column_step = window.dilation * window.input_stride
-        block = self._position_weights(panel)
-
-        def run(
-            pixels: range,
-            depth: int,
-            step: int,
-            input_at: IndexLike,
-            weights_at: IndexLike,
-            sums: Sequence[SSAValue],
-        ) -> Sequence[SSAValue]:
-            """`depth` products that are `step` elements apart in the input."""
-
-            def product(c: IndexLike, *carried: SSAValue) -> Sequence[SSAValue]:
-                return self._step(panel, pixels, input_at + c * step, weights_at + c * panel.width, carried)
-
-            if depth > 4:
-                return k.for_(0, depth, 1, product, sums)
-            for c in range(depth):
-                sums = product(c, *sums)
-            return sums
-
-        sums = accumulators
-        for columns, pixels in self._valid_pairs(segment):
-            at = input_at + columns.start * column_step
-            weights = weights_at + columns.start * block
-            if channel_stride == 1 and (column_step == channels or len(columns) == 1):
-                sums = run(pixels, len(columns) * channels, 1, at, weights, sums)
-                continue
-
-            def column(x: IndexLike, *carried: SSAValue, pixels: range = pixels) -> Sequence[SSAValue]:
-                at, weights = input_at + x * column_step, weights_at + x * block
-                return run(pixels, channels, channel_stride, at, weights, carried)
-
-            sums = k.for_(columns.start, columns.stop, 1, column, sums)
-        return sums
-
-    def _valid_pairs(self, segment: Segment) -> list[tuple[range, range]]:
-        """Runs of kernel columns with the pixels of the tile that meet the input there."""
-        window = self.windows[-1]
-        if segment.interior:
-            return [(range(window.kernel), range(segment.size))]
-        pairs: list[tuple[range, range]] = []
-        for x in range(window.kernel):
-            valid = [i for i in range(segment.size) if window.is_valid(segment.start + i, x)]
-            if not valid:
-                continue
-            pixels = range(valid[0], valid[-1] + 1)
-            if pairs and pairs[-1][1] == pixels and pairs[-1][0].stop == x:
-                pairs[-1] = (range(pairs[-1][0].start, x + 1), pixels)
-            else:
-                pairs.append((range(x, x + 1), pixels))
-        return pairs
-
-    def _step(
-        self,
-        panel: _Panel,
-        pixels: range,
-        input_at: IndexLike,
-        weights_at: IndexLike,
-        accumulators: Sequence[SSAValue],
-    ) -> Sequence[SSAValue]:
-        """One element of each pixel times one row of the panel."""
-        k, step = self.k, self.windows[-1].step
-        weights = [
-            load_as(k, self.dtype, self.filter, weights_at + offset, self.lanes)
-            for offset in range(0, panel.width, self.lanes)
-        ]
-        elements = ((i, load_as(k, self.dtype, self.input, input_at + i * step)) for i in pixels)
-        return outer_product(k, accumulators, elements, weights, self.lanes)
-
-    def _channel_products(
-        self,
-        panel: _Panel,
-        segment: Segment,
-        input_at: IndexLike,
-        weights_at: IndexLike,
-        accumulators: Sequence[SSAValue],
-    ) -> Sequence[SSAValue]:
-        """Add the products of one kernel row of a depthwise convolution, loading each input vector once."""
-        k, window, vectors = self.k, self.windows[-1], panel.width // self.lanes
-        stride = self.conv.input.strides[1]
-        loaded: dict[tuple[int, int], SSAValue] = {}
-
-        def element(position: int, j: int) -> SSAValue:
-            if (position, j) not in loaded:
-                at = input_at + (position * window.input_stride + j * self.lanes * stride)
-                valid = panel.valid - j * self.lanes
-                loaded[position, j] = load_as(
-                    k, self.dtype, self.input, at, self.lanes, valid=valid, stride=stride
-                )
-            return loaded[position, j]
-
-        sums = list(accumulators)
-        for columns, pixels in self._valid_pairs(segment):
-            for x in columns:
-                for j in range(vectors):
-                    at = weights_at + (x * panel.width + j * self.lanes)
-                    weights = load_as(k, self.dtype, self.filter, at, self.lanes)
-                    for i in pixels:
-                        position = i * window.stride + x * window.dilation
-                        n = i * vectors + j
-                        sums[n] = multiply_add(k, element(position, j), weights, sums[n])
-        return sums
-
-
-KernelRanges = list[tuple[IndexLike, IndexLike]]

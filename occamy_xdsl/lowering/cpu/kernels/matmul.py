@@ -14,11 +14,10 @@ from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Epilogu
 from occamy_xdsl.lowering.cpu.kernels.tiling import (
     Tile,
     choose_tile,
-    merge_segments,
     pack_panels,
     packed_size,
     panels,
-    row_segments,
+    tile_runs,
 )
 from occamy_xdsl.lowering.toolchain import Isa
 
@@ -190,7 +189,10 @@ class _MatmulBuilder:
 
             self.k.for_(0, extent, 1, position)
 
-        nest(0, [0] * len(self.loops[0][1]))
+        nest(0, [view.at() for view in (self.a, self.b, *self._results())])
+
+    def _results(self) -> list[View]:
+        return [view for view in (self.c, self.bias, *self.extras) if view is not None]
 
     def _panels(self, at: list[IndexLike]) -> None:
         """One matrix product, panel by panel."""
@@ -198,7 +200,7 @@ class _MatmulBuilder:
         whole = sum(panel.channels == self.matmul.tile.width for panel in columns)
         a_at, b_at, *results = at
         width = self.matmul.tile.width
-        views = [view for view in (self.c, self.bias, *self.extras) if view is not None]
+        views = self._results()
 
         def run(start: IndexLike, valid: int, padded: int) -> None:
             moved = [x + start * view.buffer.strides[-1] for x, view in zip(results, views, strict=True)]
@@ -237,14 +239,13 @@ class _MatmulBuilder:
         """The register tiles of one panel."""
         k, (rows, strides) = self.k, self.loops[-1]
         a_stride, _, *result_strides = strides
-        for segment in merge_segments(row_segments(rows, self.matmul.tile.rows, range(rows))):
+        for start, size, count in tile_runs(rows, self.matmul.tile.rows):
 
-            def tile(i: IndexLike, size: int = segment.size) -> None:
+            def tile(i: IndexLike, size: int = size) -> None:
                 at = [x + i * stride for x, stride in zip(results, result_strides, strict=True)]
                 self._tile(a_at + i * a_stride, a_stride, b, at, result_strides, size, valid, padded)
 
-            stop = segment.start + segment.count * segment.size
-            k.for_(segment.start, stop, segment.size, tile)
+            k.for_(start, start + size * count, size, tile)
 
     def _tile(
         self,

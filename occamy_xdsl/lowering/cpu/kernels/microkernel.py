@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import SSAValue
-from xdsl.utils.hints import isa
 
 from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder, View, element_type
 from occamy_xdsl.lowering.cpu.kernels.spec import Epilogue
@@ -32,7 +31,7 @@ def load_as(
 
 def multiply_add(k: KernelBuilder, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
     """`a * b + c` on floats or integers."""
-    if isa(element_type(a), IntegerType):
+    if isinstance(element_type(a), IntegerType):
         return k.emit(arith.AddiOp(k.emit(arith.MuliOp(a, b)), c))
     return k.fma(a, b, c)
 

@@ -125,11 +125,12 @@ class Buffer:
         """
         The type of the argument, with the identity layout left out.
 
-        It is flat where a stride is negative and where there are no elements, which MLIR has no pointers for.
+        It is flat where a stride is negative. The strides of a buffer without elements are spelled out: MLIR
+        takes those of `memref<5x0xf32>` for dynamic ones.
         """
-        if min(self.strides, default=0) < 0 or 0 in self.shape:
-            return MemRefType(self.element_type, [max(self.extent, 1)], NoneAttr())
-        if self.strides == Buffer.contiguous(self.shape).strides:
+        if min(self.strides, default=0) < 0:
+            return MemRefType(self.element_type, [self.extent], NoneAttr())
+        if 0 not in self.shape and self.strides == Buffer.contiguous(self.shape).strides:
             return MemRefType(self.element_type, self.shape, NoneAttr())
         return MemRefType(self.element_type, self.shape, StridedLayoutAttr(self.strides))
 

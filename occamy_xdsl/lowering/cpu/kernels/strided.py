@@ -14,13 +14,8 @@ from xdsl.dialects import vector
 from xdsl.dialects.builtin import DenseArrayBase, VectorType, i64
 from xdsl.ir import SSAValue
 
-from occamy_xdsl.lowering.cpu.kernels.builder import (
-    IndexLike,
-    KernelBuilder,
-    View,
-    element_type,
-    lanes_of,
-)
+from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder, View, element_type
+from occamy_xdsl.lowering.cpu.kernels.vector_ops import lanes_of
 
 Compute = Callable[[Sequence[SSAValue]], SSAValue]
 """From the elements of the inputs, scalars or vectors of equal length, to the element of the output."""
@@ -132,8 +127,8 @@ def interleave(k: KernelBuilder, values: Sequence[SSAValue]) -> list[SSAValue]:
     """The inverse of `deinterleave`."""
     rows, n = len(values), lanes_of(values[0])
     assert n is not None
-    places = [[divmod(v * n + i, rows)[::-1] for i in range(n)] for v in range(rows)]
-    return [select_lanes(k, values, place) for place in places]
+    places = [[divmod(v * n + i, rows) for i in range(n)] for v in range(rows)]
+    return [select_lanes(k, values, [(row, lane) for lane, row in place]) for place in places]
 
 
 # --- tiles ------------------------------------------------------------------------------------------------

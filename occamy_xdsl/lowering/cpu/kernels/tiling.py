@@ -1,6 +1,5 @@
 """Register tiles of matrix-multiply-like kernels: their size, and how a row of pixels is cut into them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -8,12 +7,13 @@ import numpy as np
 
 from occamy_xdsl.lowering.toolchain import Isa
 
-_BROADCAST_COST = 0.25
+_LOAD_COST = 0.25
 """Cost of a load that a tile needs for each step, relative to one multiply-add of a whole vector."""
 _NEAR_PANEL_BYTES = 512 * 1024
 """A weight panel of up to this many bytes is taken to stay in the second-level cache."""
 _NEAR_BANDWIDTH, _FAR_BANDWIDTH = 32, 10
 """Bytes per cycle from the second-level cache and from beyond it."""
+_MOST_ROWS, _MOST_VECTORS = 14, 8
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,32 @@ def split(extent: int, largest: int) -> list[tuple[int, int]]:
     return [(n, count) for n, count in ((size + 1, longer), (size, pieces - longer)) if count]
 
 
+def tile_runs(extent: int, largest: int) -> list[tuple[int, int, int]]:
+    """`split` with the position of each run of equal pieces: (start, size, count)."""
+    runs: list[tuple[int, int, int]] = []
+    start = 0
+    for size, count in split(extent, largest):
+        runs.append((start, size, count))
+        start += size * count
+    return runs
+
+
 def power_of_two_at_least(n: int) -> int:
     """The smallest power of two that is not below `n`."""
     return 1 << (n - 1).bit_length()
+
+
+def _estimate(tile: Tile, rows: int, channels: int, depth: int, element_bytes: int) -> float:
+    """Cycles for each of `depth` steps, with a multiply-add of one vector in each cycle."""
+    panel_bytes = depth * tile.width * element_bytes
+    bandwidth = _NEAR_BANDWIDTH if panel_bytes <= _NEAR_PANEL_BYTES else _FAR_BANDWIDTH
+    whole, rest = divmod(channels, tile.width)
+    cycles = 0.0
+    for vectors, panels in ((tile.vectors, whole), (-(-rest // tile.lanes), 1)):
+        streaming = vectors * tile.lanes * element_bytes / bandwidth
+        for size, count in split(rows, tile.rows) if vectors else ():
+            cycles += panels * count * (max(size * vectors, streaming) + _LOAD_COST * (size + vectors))
+    return cycles
 
 
 @cache
@@ -52,28 +75,13 @@ def choose_tile(rows: int, channels: int, depth: int, isa: Isa, element_bytes: i
     convolution.
     """
     lanes = min(isa.lanes(element_bytes), power_of_two_at_least(max(channels, 4)))
-    best: tuple[float, int, Tile] | None = None
-    for vectors in range(1, 9):
-        if vectors > 1 and (vectors - 1) * lanes >= channels:
-            break
-        for height in range(1, 15):
-            if height > rows or height * vectors + vectors + 1 > isa.vector_registers:
-                break
-            tile = Tile(height, vectors, lanes)
-            panel_bytes = depth * tile.width * element_bytes
-            bandwidth = _NEAR_BANDWIDTH if panel_bytes <= _NEAR_PANEL_BYTES else _FAR_BANDWIDTH
-            whole, rest = divmod(channels, tile.width)
-            cost = 0.0
-            for used, panels in ((vectors, whole), (-(-rest // lanes), 1)):
-                for size, count in split(rows, height):
-                    streaming = used * lanes * element_bytes / bandwidth
-                    loads = _BROADCAST_COST * (size + used)
-                    cost += panels * count * (max(size * used, streaming) + loads) if used else 0
-            key = (cost, len(split(rows, height)), tile)
-            if best is None or key[:2] < best[:2]:
-                best = key
-    assert best is not None
-    return best[2]
+    tiles = [
+        Tile(height, vectors, lanes)
+        for vectors in range(1, min(_MOST_VECTORS, -(-channels // lanes)) + 1)
+        for height in range(1, min(_MOST_ROWS, rows) + 1)
+        if height * vectors + vectors + 1 <= isa.vector_registers  # sums, weights, one broadcast element
+    ]
+    return min(tiles, key=lambda tile: _estimate(tile, rows, channels, depth, element_bytes))
 
 
 @dataclass(frozen=True)
@@ -107,36 +115,3 @@ def pack_panels(matrix: np.ndarray, tile: Tile) -> np.ndarray:
         packed[:, : panel.channels] = matrix[:, panel.start : panel.start + panel.channels]
         parts.append(packed.ravel())
     return np.concatenate(parts) if parts else np.zeros(0, matrix.dtype)
-
-
-@dataclass(frozen=True)
-class Segment:
-    """`count` tiles of `size` pixels each, from pixel `start` on."""
-
-    start: int
-    size: int
-    count: int
-    interior: bool
-    """Whether every kernel column is inside of the input for every pixel; if not, `count` is 1."""
-
-
-def row_segments(extent: int, largest: int, interior: range) -> Iterator[Segment]:
-    """A row of `extent` pixels cut into tiles, with runs of equal interior ones together."""
-    start = 0
-    for size, count in split(extent, largest):
-        for _ in range(count):
-            inside = start in interior and start + size - 1 in interior
-            yield Segment(start, size, 1, inside)
-            start += size
-
-
-def merge_segments(segments: Iterator[Segment]) -> list[Segment]:
-    """Neighbouring interior segments of one size joined."""
-    merged: list[Segment] = []
-    for segment in segments:
-        last = merged[-1] if merged else None
-        if last and last.interior and segment.interior and last.size == segment.size:
-            merged[-1] = Segment(last.start, last.size, last.count + 1, True)
-        else:
-            merged.append(segment)
-    return merged

@@ -6,7 +6,7 @@ meaning are those of the MLIR documentation of arith, vector and memref.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from xdsl.dialects.arith import CMPF_COMPARISON_OPERATIONS, CMPI_COMPARISON_OPERATIONS
 from xdsl.dialects.builtin import I1, IndexType, IntegerAttr, MemRefType, VectorType, i1
@@ -30,6 +30,12 @@ from xdsl.utils.exceptions import VerifyException
 def retype(scalar: Attribute, like: Attribute) -> Attribute:
     """`scalar` itself, or the vector of it with the shape of `like` if that is a vector."""
     return VectorType(scalar, like.shape) if isinstance(like, VectorType) else scalar
+
+
+def lanes_of(value: SSAValue) -> int | None:
+    """Lanes of a rank-1 vector, or None for a scalar."""
+    type_ = value.type
+    return cast(VectorType, type_).get_shape()[0] if isinstance(type_, VectorType) else None
 
 
 class _CompareOp(IRDLOperation):

@@ -1,0 +1,311 @@
+"""From a model to something that runs: the stages of the pipeline, one after the other."""
+
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, cast
+
+import numpy as np
+from onnx import ModelProto
+from xdsl.context import Context
+from xdsl.dialects import get_all_dialects as get_upstream_dialects
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseIntOrFPElementsAttr,
+    DictionaryAttr,
+    IntegerAttr,
+    ModuleOp,
+    TensorType,
+)
+from xdsl.passes import ModulePass, PassPipeline
+from xdsl.printer import Printer
+from xdsl.transforms import get_all_passes as get_upstream_passes
+
+from occamy_xdsl.dialects import get_all_dialects
+from occamy_xdsl.dialects.dnn import element_type_of, shape_of
+from occamy_xdsl.dialects.signature import function_named, input_names, result_names
+from occamy_xdsl.dialects.weights import WeightsRefAttr, numpy_dtype, to_array
+from occamy_xdsl.errors import MemoryLimitError
+from occamy_xdsl.importer import import_model
+from occamy_xdsl.lowering import toolchain
+from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
+from occamy_xdsl.lowering.cpu.emit import CompiledModel
+from occamy_xdsl.lowering.signature import Signature, TensorSpec
+from occamy_xdsl.lowering.toolchain import Isa
+from occamy_xdsl.pipelines import Options, get_all_passes, stages
+from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
+from occamy_xdsl.runtime.executable import Executable, jit
+from occamy_xdsl.version import VERSION
+
+
+def make_context() -> Context:
+    """A context that knows xDSL's dialects and ours."""
+    context = Context()
+    for name, factory in {**get_upstream_dialects(), **get_all_dialects()}.items():
+        context.register_dialect(name, factory)
+    return context
+
+
+def available_passes() -> dict[str, Callable[[], type[ModulePass]]]:
+    """xDSL's passes and ours."""
+    return {**get_upstream_passes(), **get_all_passes()}
+
+
+def text_of(module: ModuleOp, *, locations: bool = False) -> str:
+    """The module in custom assembly, with `loc(...)` after each op if asked for."""
+    stream = StringIO()
+    printer = Printer(stream, print_debuginfo=locations)
+    printer.print_op(module)
+    stream.write("\n")
+    return stream.getvalue()
+
+
+@dataclass(frozen=True)
+class Model:
+    """
+    A model to compile: where it comes from, and what its symbolic dimensions are.
+
+    `source` is a path, the bytes of a model file, or a ModelProto; `shapes` gives whole input shapes by input
+    name, `dims` sizes of symbolic dimensions by name, in elements.
+    """
+
+    source: str | Path | bytes | ModelProto
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    dims: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def name(self) -> str:
+        """The file's name without its suffix; "model" where there is no file."""
+        return Path(self.source).stem if isinstance(self.source, str | Path) else "model"
+
+    def import_module(self) -> ModuleOp:
+        """A new module in the onnx dialect. Raises what `import_model` raises."""
+        return import_model(self.source, self.shapes, self.dims)
+
+    def memory_report(self, target: str = "cpu", **options: Any) -> MemoryReport:
+        """
+        What the model will need, without generating code or reading weights.
+
+        `options` are those of `occamy_xdsl.compile`. Raises UnsupportedModelError.
+        """
+        compilation = Compilation(self, Options(target=target, **options))
+        return compilation.report()
+
+
+def load(
+    model: str | Path | bytes | ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Model:
+    """
+    A model from a path, bytes or ModelProto, checked by importing it once.
+
+    Raises InvalidInputError for a wrong path, shape or dimension, UnsupportedModelError for a model that is
+    not valid ONNX.
+    """
+    loaded = Model(model, dict(shapes or {}), dict(dims or {}))
+    loaded.import_module()
+    return loaded
+
+
+class Compilation:
+    """One run of the pipeline. Stages run when their result is first asked for, each once."""
+
+    def __init__(self, model: Model, options: Options, save_temps: Path | None = None):
+        self.model = model
+        self.options = options
+        self.save_temps = save_temps
+        self.context = make_context()
+        self.module = model.import_module()
+        self.steps = list[PassStep]()
+        self._texts: dict[str, str] = {}
+        self._pending = stages(options)
+        self._signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] | None = None
+        self._report: MemoryReport | None = None
+        self._done = list[str]()
+        self._save("import")
+
+    def _save(self, stage: str) -> None:
+        """Writes the program after a stage to the folder for intermediate files, if there is one."""
+        if self.save_temps is not None:
+            self.save_temps.mkdir(parents=True, exist_ok=True)
+            path = self.save_temps / f"{self.model.name}.{len(self._done)}-{stage}.mlir"
+            path.write_text(text_of(self.module, locations=stage != "mlir"))
+
+    def run_to(self, stage: str) -> None:
+        """Runs the stages up to and including `stage`: onnx, dnn, mem or mlir."""
+        passes = available_passes()
+        while stage not in self._done:
+            current = self._pending.pop(0)
+            for text in current.passes:
+                PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
+                self._observe(text.partition("{")[0])
+            if current.name != "mlir":  # mlir-opt verifies that one, and sooner
+                self.module.verify()
+            self._done.append(current.name)
+            if current.name == "mem":
+                self._report = self._make_report()
+                self._check_limit(self._report)
+            self._save(current.name)
+
+    def _observe(self, name: str) -> None:
+        """Notes what later stages no longer show."""
+        if name == "onnx-infer-shapes":
+            main = function_named(self.module)
+            self._signature = (
+                _specs(input_names(main), [a.type for a in main.body.block.args]),
+                _specs(result_names(main), main.function_type.outputs.data),
+            )
+        if name not in ("dce", "verify-dnn-pool", "onnx-infer-shapes", "convert-dnn-to-cpu"):
+            self.steps.append(PassStep(name, live_bytes(self.module)))
+
+    def report(self) -> MemoryReport:
+        """The memory report, from the plan alone."""
+        self.run_to("mem")
+        assert self._report is not None
+        return self._report
+
+    def _make_report(self) -> MemoryReport:
+        return MemoryReport.of(
+            self.module,
+            model=self.model.name,
+            target=self.options.target,
+            memory=self.options.memory,
+            planner=self.options.planner,
+            passes=self.steps,
+        )
+
+    def _check_limit(self, report: MemoryReport) -> None:
+        limit = self.options.memory_limit
+        if limit is None or report.pool_bytes <= limit:
+            return
+        raise MemoryLimitError(
+            report.pool_bytes,
+            limit,
+            report.peak_node,
+            [(t.name, t.bytes) for t in report.live_at_peak()[:5]],
+            report.advice(),
+        )
+
+    def ir(self, stage: str) -> str:
+        """
+        The program after a stage, as text: onnx, dnn, mem, mlir or llvm.
+
+        Asks for an earlier stage than one already run recompile up to it.
+        """
+        if stage == "llvm":
+            return toolchain.translate_to_llvm(toolchain.run_mlir_opt(self.ir("mlir")))
+        if stage in self._done and self._done[-1] != stage:
+            return Compilation(self.model, self.options).ir(stage)
+        self.run_to(stage)
+        return text_of(self.module)
+
+    def compiled(self, folder: Path) -> CompiledModel:
+        """The model after lowering; its weights are written to a file in `folder`."""
+        self.run_to("mlir")
+        assert self._signature is not None
+        inputs, outputs = self._signature
+        signature = Signature(
+            inputs,
+            outputs,
+            target=self.options.target,
+            version=VERSION,
+            pool_bytes=_count(self.module, POOL_BYTES),
+            weights_bytes=_count(self.module, WEIGHTS_BYTES),
+        )
+        weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
+        listing = {name: self.module.attributes.pop(name) for name in (POOL_BYTES, WEIGHTS_BYTES, WEIGHTS)}
+        mlir = text_of(self.module)
+        self.module.attributes.update(listing)
+        isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
+        return CompiledModel(mlir, signature, weights, isa)
+
+
+def _specs(names: Sequence[str], types: Sequence[Any]) -> tuple[TensorSpec, ...]:
+    specs = list[TensorSpec]()
+    for name, type in zip(names, types, strict=True):
+        assert isinstance(type, TensorType)
+        specs.append(TensorSpec(name, numpy_dtype(element_type_of(type)).name, shape_of(type)))
+    return tuple(specs)
+
+
+def _count(module: ModuleOp, name: str) -> int:
+    return cast(IntegerAttr[Any], module.attributes[name]).value.data
+
+
+def weights_entries(module: ModuleOp) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+    """Byte offset and values of each tensor of the weights blob, one in memory at a time."""
+    for entry in cast(ArrayAttr[DictionaryAttr], module.attributes[WEIGHTS]):
+        value, offset = entry.data["value"], cast(IntegerAttr[Any], entry.data["offset"]).value.data
+        if isinstance(value, WeightsRefAttr):
+            yield offset, value.data.array()
+        else:
+            yield offset, to_array(value, cast(DenseIntOrFPElementsAttr[Any], value).type)
+
+
+def write_weights(module: ModuleOp, path: Path) -> Path:
+    """Writes the weights blob that the lowered module lists."""
+    with path.open("wb") as file:
+        for offset, array in weights_entries(module):
+            file.seek(offset)
+            file.write(np.ascontiguousarray(array).tobytes())
+        file.truncate(_count(module, WEIGHTS_BYTES))
+    return path
+
+
+class CompiledExecutable(Executable):
+    """An executable that was compiled in this process, and still knows its intermediate programs."""
+
+    def __init__(self, compilation: Compilation, executable: Executable):
+        super().__init__(executable._program)  # pyright: ignore[reportPrivateUsage]
+        self._compilation = compilation
+
+    def ir(self, stage: str) -> str:
+        """The program after a stage, as text: onnx, dnn, mem, mlir or llvm."""
+        return self._compilation.ir(stage)
+
+    def memory_report(self) -> MemoryReport:
+        """What the model needs."""
+        return self._compilation.report()
+
+
+def compile(
+    model: Model | str | Path | bytes | ModelProto,
+    target: str = "cpu",
+    memory: str = "pool",
+    memory_limit: int | None = None,
+    threads: int = 1,
+    **options: Any,
+) -> CompiledExecutable:
+    """
+    Compiles a model for this machine and loads it.
+
+    `memory_limit` is in bytes; further `options` are the fields of `pipelines.Options`.
+
+    Raises UnsupportedModelError, MemoryLimitError, UsageError.
+    """
+    if not isinstance(model, Model):
+        model = load(model)
+    check_threads(threads)
+    chosen = Options(target=target, memory=cast(Any, memory), memory_limit=memory_limit, **options)
+    compilation = Compilation(model, chosen)
+    folder = Path(tempfile.mkdtemp(prefix="occamy-"))
+    try:
+        executable = CompiledExecutable(compilation, jit(compilation.compiled(folder)))
+    except BaseException:
+        rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(executable, rmtree, folder, True)
+    return executable
+
+
+def check_threads(threads: int) -> None:
+    """Raises UsageError for a number of threads that is not supported."""
+    from occamy_xdsl.errors import UsageError
+
+    if threads != 1:
+        raise UsageError(f"--threads {threads}: generated code runs on 1 thread so far")

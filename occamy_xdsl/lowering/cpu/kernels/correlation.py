@@ -1,0 +1,479 @@
+"""
+Sums over sliding windows, the code that convolution and transposed convolution share.
+
+Register tiles of pixels by filters over packed weights, without padding or scratch: rows that would read the
+padding are left out by the bounds of the kernel-row loops, columns by tiles at both ends of a row for which the
+valid (pixel, kernel column) pairs are known when the code is built.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder, View
+from occamy_xdsl.lowering.cpu.kernels.microkernel import (
+    load_as,
+    multiply_add,
+    outer_product,
+    store_tile,
+    sum_dtype,
+)
+from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Epilogue
+from occamy_xdsl.lowering.cpu.kernels.tiling import Panel, Tile, choose_tile, pack_panels, panels, tile_runs
+from occamy_xdsl.lowering.toolchain import Isa
+
+
+@dataclass(frozen=True)
+class Window:
+    """
+    One dimension over which the kernel slides; the batch is one with a kernel of one element.
+
+    Output position `o` and kernel position `k` meet at input position `o * stride - pad + k * dilation`.
+    """
+
+    output: int
+    input: int
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+    """Padding before the first input position, or less than 0; the extents say what is after the last one."""
+    input_stride: int
+    """Elements between neighbours in the input."""
+    result_strides: tuple[int, ...]
+    """Elements between neighbours in the output and in each extra of the epilogue."""
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether output position `o` depends on input position `o` alone."""
+        return (self.kernel, self.stride, self.pad) == (1, 1, 0) and self.input == self.output
+
+    @property
+    def step(self) -> int:
+        """Elements between the inputs of neighbouring outputs."""
+        return self.stride * self.input_stride
+
+    @property
+    def interior(self) -> range:
+        """Output positions whose whole window lies inside of the input."""
+        first = max(-(-self.pad // self.stride), 0)
+        last = (self.input - 1 + self.pad - (self.kernel - 1) * self.dilation) // self.stride
+        return range(first, min(last, self.output - 1) + 1)
+
+    def is_valid(self, position: int, k: int) -> bool:
+        """Whether output `position` meets the input at kernel position `k`."""
+        return 0 <= position * self.stride - self.pad + k * self.dilation < self.input
+
+    def kernel_range(self, k: KernelBuilder, position: IndexLike) -> tuple[IndexLike, IndexLike]:
+        """First and one past the last kernel position inside of the input; static if always the same."""
+        if len(self.interior) == self.output:
+            return 0, self.kernel
+        first_input = position * self.stride - self.pad
+        below = k.maximum(0 - first_input, 0) + (self.dilation - 1)
+        above = k.maximum(self.input - first_input, 0) + (self.dilation - 1)
+        return below // self.dilation, k.minimum(above // self.dilation, self.kernel)
+
+
+_MOST_EDGE_PIXELS = 64
+"""Pixels at the ends of a row for which the valid kernel columns are unrolled."""
+_MOST_UNROLLED_COLUMNS = 32
+"""Kernel columns that are unrolled in a depthwise correlation."""
+
+
+def plan_windows(windows: Sequence[Window], *, is_depthwise: bool) -> tuple[Window, ...]:
+    """
+    The windows to loop over, the last of them the row that is cut into tiles.
+
+    Neighbouring pointwise dimensions are joined where memory allows, so that tiles run across row ends. Where
+    unrolling a row would make too much code, its windows are clipped by loop bounds as those of the other
+    dimensions are, and the row of a tile is a single pixel.
+    """
+    merged: list[Window] = []
+    for window in windows:
+        outer = merged[-1] if merged else None
+        if outer and outer.is_pointwise and window.is_pointwise:
+            strides = (outer.input_stride, *outer.result_strides)
+            inner = (window.input_stride, *window.result_strides)
+            if window.output == 1:
+                continue
+            if outer.output == 1 or all(a == b * window.output for a, b in zip(strides, inner, strict=True)):
+                size = outer.output * window.output
+                merged[-1] = replace(window, output=size, input=size)
+                continue
+        merged.append(window)
+    row = merged[-1]
+    edge_pixels = row.output - len(row.interior)
+    if edge_pixels > _MOST_EDGE_PIXELS or (is_depthwise and row.kernel > _MOST_UNROLLED_COLUMNS):
+        merged.append(Window(1, 1, 1, 1, 1, 0, 0, (0,) * len(row.result_strides)))
+    if len(merged) > 1 and merged[0].is_pointwise and merged[0].output == 1:
+        merged.pop(0)
+    return tuple(merged)
+
+
+KernelRanges: TypeAlias = list[tuple[IndexLike, IndexLike]]
+"""For each dimension but the last, the first kernel position inside of the input and one past the last."""
+ValidPairs: TypeAlias = list[tuple[range, range]]
+"""Kernel columns, and the pixels of a tile for which all of them are inside of the input."""
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """
+    `output[n, g * filters + m, p]` is a start value plus the sum over channels `c` and kernel positions `q` of
+    `input[n, g * channels + c, position of (p, q)] * weights[g, q, c, m]`, for each group `g`.
+    """
+
+    windows: tuple[Window, ...]
+    """Batch and spatial dimensions, as `plan_windows` returns them."""
+    groups: int
+    channels: int
+    """Input channels of a group."""
+    filters: int
+    """Output channels of a group."""
+    tile: Tile
+    is_depthwise: bool = False
+    """Whether channel `m` of the input alone contributes to channel `m` of the output; one group, one channel."""
+
+    @property
+    def depth(self) -> int:
+        """Products in each output."""
+        return prod(window.kernel for window in self.windows) * self.channels
+
+    @property
+    def panels(self) -> list[Panel]:
+        """Panels of a group."""
+        return panels(self.filters, self.tile)
+
+    @property
+    def group_weights(self) -> int:
+        """Elements of the packed weights of a group."""
+        return self.depth * sum(panel.padded for panel in self.panels)
+
+    @property
+    def packed_size(self) -> int:
+        """Elements of all packed weights."""
+        return self.groups * self.group_weights
+
+    def pack(self, weights: np.ndarray) -> np.ndarray:
+        """Panels of [kernel position][channel][filter] from (groups, kernel positions, channels, filters)."""
+        matrices = weights.reshape(self.groups, self.depth, self.filters)
+        return np.concatenate([pack_panels(matrix, self.tile) for matrix in matrices])
+
+
+def choose_correlation_tile(
+    windows: Sequence[Window], channels: int, filters: int, isa: Isa, dtype: str, *, is_depthwise: bool
+) -> Tile:
+    """The tile for sums that are kept in `dtype`."""
+    size = STORAGE_TYPES[dtype].bitwidth // 8
+    row = max(windows[-1].output, 1)
+    if is_depthwise:
+        return replace(choose_tile(row, filters, 1, isa, size), vectors=1, rows=min(row, 8))
+    return choose_tile(row, filters, channels * prod(window.kernel for window in windows), isa, size)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """The output channels that are computed together."""
+
+    channel: IndexLike
+    """First output channel."""
+    input_at: IndexLike
+    """Index of the first input channel at spatial position 0."""
+    weights_at: IndexLike
+    """Index of the packed panel."""
+    width: int
+    """Channels in the packed panel, a multiple of the lanes."""
+    valid: int
+    """Channels that exist."""
+
+
+class CorrelationBuilder:
+    """Emits the loops of one correlation; the functions that make them share its state."""
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        correlation: Correlation,
+        input: View,
+        weights: View,
+        bias: View | None,
+        results: Sequence[View],
+        epilogue: Epilogue | None,
+    ):
+        self.k = k
+        self.correlation = correlation
+        self.windows = correlation.windows
+        self.lanes = correlation.tile.lanes
+        self.input = input
+        self.channel_stride = input.buffer.strides[1]
+        self.weights = weights
+        self.bias = bias
+        self.results = results
+        """The output, then the extras of the epilogue."""
+        self.epilogue = epilogue
+        self.dtype = sum_dtype(results[0].buffer.dtype)
+        self.products = self._channel_products if correlation.is_depthwise else self._dense_products
+
+    def build(self, weights_at: int = 0, results_at: Sequence[int] | None = None) -> None:
+        """
+        Emit all loops, those over groups and panels first.
+
+        `weights_at` is the index of the packed weights, `results_at` that of each result's first element from
+        the element with all indices 0.
+        """
+        correlation, k, width = self.correlation, self.k, self.correlation.tile.width
+        offsets = results_at or [0] * len(self.results)
+        origin = [view.at() + at for view, at in zip(self.results, offsets, strict=True)]
+        *_, last = correlation.panels
+        whole = correlation.filters // width * width
+
+        def group(g: IndexLike) -> None:
+            def panel(start: IndexLike, valid: int = width, padded: int = width) -> None:
+                channel = g * correlation.filters + start
+                input_channel = start if correlation.is_depthwise else g * correlation.channels
+                at = weights_at + (g * correlation.group_weights + start * correlation.depth)
+                results = [
+                    first + channel * view.buffer.strides[1]
+                    for first, view in zip(origin, self.results, strict=True)
+                ]
+                self._positions(_Panel(channel, self.input.at(0, input_channel), at, padded, valid), results)
+
+            k.for_(0, whole, width, panel)
+            if whole < correlation.filters:
+                panel(last.start, last.channels, last.padded)
+
+        k.for_(0, correlation.groups, 1, group)
+
+    def _positions(self, panel: _Panel, results: list[IndexLike]) -> None:
+        """Loops over all output positions but those of the last dimension."""
+
+        def nest(d: int, input_at: IndexLike, results: list[IndexLike], kernel_ranges: KernelRanges) -> None:
+            window = self.windows[d]
+            if d == len(self.windows) - 1:
+                self._row(panel, input_at, results, kernel_ranges)
+                return
+
+            def position(o: IndexLike) -> None:
+                at = [r + o * stride for r, stride in zip(results, window.result_strides, strict=True)]
+                bounds = window.kernel_range(self.k, o)
+                start = input_at + (o * window.step - window.pad * window.input_stride)
+                nest(d + 1, start, at, [*kernel_ranges, bounds])
+
+            self.k.for_(0, window.output, 1, position)
+
+        nest(0, panel.input_at, results, [])
+
+    def _row(
+        self, panel: _Panel, input_at: IndexLike, results: list[IndexLike], kernel_ranges: KernelRanges
+    ) -> None:
+        """The tiles of one row; those of one size share the code from the bias to the store."""
+        window = self.windows[-1]
+        for start, size, count in tile_runs(window.output, self.correlation.tile.rows):
+            first_pixels = range(start, start + size * count, size)
+
+            def tile(x: IndexLike, first_pixels: range = first_pixels) -> None:
+                start = input_at + (x * window.step - window.pad * window.input_stride)
+                at = [r + x * stride for r, stride in zip(results, window.result_strides, strict=True)]
+                self._tile(panel, first_pixels, x, start, at, kernel_ranges)
+
+            self.k.for_(start, start + size * count, size, tile)
+
+    def _tile(
+        self,
+        panel: _Panel,
+        first_pixels: range,
+        x: IndexLike,
+        input_at: IndexLike,
+        results: list[IndexLike],
+        kernel_ranges: KernelRanges,
+    ) -> None:
+        """One register tile, whose first pixel `x` is one of `first_pixels`, from the bias to the store."""
+        k, size = self.k, first_pixels.step
+        offsets = range(0, panel.width, self.lanes)
+        if self.bias is not None:
+            start = [
+                load_as(
+                    k, self.dtype, self.bias, panel.channel + offset, self.lanes, valid=panel.valid - offset
+                )
+                for offset in offsets
+            ]
+        else:
+            start = [k.constant(0, STORAGE_TYPES[self.dtype], self.lanes)] * len(offsets)
+
+        def add_products(pairs: ValidPairs) -> Sequence[SSAValue]:
+            return self._kernel_rows(panel, pairs, 0, input_at, panel.weights_at, kernel_ranges, start * size)
+
+        def choose(edges: list[int], *, has_interior: bool) -> Sequence[SSAValue]:
+            if not edges:
+                return add_products([(range(self.windows[-1].kernel), range(size))])
+            first, *others = edges
+            pairs = self._valid_pairs(first, size)
+            if not others and not has_interior:
+                return add_products(pairs)
+            return k.if_(
+                k.compare("eq", x, first),
+                lambda: add_products(pairs),
+                lambda: choose(others, has_interior=has_interior),
+            )
+
+        interior = self.windows[-1].interior
+        edges = [p for p in first_pixels if p not in interior or p + size - 1 not in interior]
+        store_tile(
+            k,
+            self.results,
+            self.windows[-1].result_strides,
+            [view.buffer.strides[1] for view in self.results],
+            results,
+            choose(edges, has_interior=len(edges) < len(first_pixels)),
+            size,
+            self.lanes,
+            panel.valid,
+            self.epilogue,
+        )
+
+    def _kernel_rows(
+        self,
+        panel: _Panel,
+        pairs: ValidPairs,
+        d: int,
+        input_at: IndexLike,
+        weights_at: IndexLike,
+        kernel_ranges: KernelRanges,
+        sums: Sequence[SSAValue],
+    ) -> Sequence[SSAValue]:
+        """Loops over the kernel positions of dimension `d` and those after it."""
+        window = self.windows[d]
+        if d == len(self.windows) - 1:
+            return self.products(panel, pairs, input_at, weights_at, sums)
+        if kernel_ranges[d] == (0, 1):
+            return self._kernel_rows(panel, pairs, d + 1, input_at, weights_at, kernel_ranges, sums)
+        block = prod(w.kernel for w in self.windows[d + 1 :]) * self._position_weights(panel)
+        step = window.dilation * window.input_stride
+
+        def position(p: IndexLike, *sums: SSAValue) -> Sequence[SSAValue]:
+            at, weights = input_at + p * step, weights_at + p * block
+            return self._kernel_rows(panel, pairs, d + 1, at, weights, kernel_ranges, sums)
+
+        return self.k.for_(*kernel_ranges[d], 1, position, sums)
+
+    def _position_weights(self, panel: _Panel) -> int:
+        """Packed weights of one kernel position."""
+        return panel.width * self.correlation.channels
+
+    def _dense_products(
+        self,
+        panel: _Panel,
+        pairs: ValidPairs,
+        input_at: IndexLike,
+        weights_at: IndexLike,
+        accumulators: Sequence[SSAValue],
+    ) -> Sequence[SSAValue]:
+        """Add the products of one kernel row: each input element times a panel row of weights."""
+        k, window = self.k, self.windows[-1]
+        channels, channel_stride = self.correlation.channels, self.channel_stride
+        column_step = window.dilation * window.input_stride
+        block = self._position_weights(panel)
+
+        def run(
+            pixels: range,
+            depth: int,
+            step: int,
+            input_at: IndexLike,
+            weights_at: IndexLike,
+            sums: Sequence[SSAValue],
+        ) -> Sequence[SSAValue]:
+            """`depth` products that are `step` elements apart in the input."""
+
+            def product(c: IndexLike, *carried: SSAValue) -> Sequence[SSAValue]:
+                return self._step(panel, pixels, input_at + c * step, weights_at + c * panel.width, carried)
+
+            if depth > 4:
+                return k.for_(0, depth, 1, product, sums)
+            for c in range(depth):
+                sums = product(c, *sums)
+            return sums
+
+        sums = accumulators
+        for columns, pixels in pairs:
+            at = input_at + columns.start * column_step
+            weights = weights_at + columns.start * block
+            if channel_stride == 1 and (column_step == channels or len(columns) == 1):
+                sums = run(pixels, len(columns) * channels, 1, at, weights, sums)
+                continue
+
+            def column(x: IndexLike, *carried: SSAValue, pixels: range = pixels) -> Sequence[SSAValue]:
+                at, weights = input_at + x * column_step, weights_at + x * block
+                return run(pixels, channels, channel_stride, at, weights, carried)
+
+            sums = k.for_(columns.start, columns.stop, 1, column, sums)
+        return sums
+
+    def _valid_pairs(self, first: int, size: int) -> ValidPairs:
+        """Runs of kernel columns, with the pixels of the tile at pixel `first` that meet the input there."""
+        window = self.windows[-1]
+        pairs: ValidPairs = []
+        for x in range(window.kernel):
+            valid = [i for i in range(size) if window.is_valid(first + i, x)]
+            if not valid:
+                continue
+            pixels = range(valid[0], valid[-1] + 1)
+            if pairs and pairs[-1][1] == pixels and pairs[-1][0].stop == x:
+                pairs[-1] = (range(pairs[-1][0].start, x + 1), pixels)
+            else:
+                pairs.append((range(x, x + 1), pixels))
+        return pairs
+
+    def _step(
+        self,
+        panel: _Panel,
+        pixels: range,
+        input_at: IndexLike,
+        weights_at: IndexLike,
+        accumulators: Sequence[SSAValue],
+    ) -> Sequence[SSAValue]:
+        """One element of each pixel times one row of the panel."""
+        k, step = self.k, self.windows[-1].step
+        weights = [
+            load_as(k, self.dtype, self.weights, weights_at + offset, self.lanes)
+            for offset in range(0, panel.width, self.lanes)
+        ]
+        elements = ((i, load_as(k, self.dtype, self.input, input_at + i * step)) for i in pixels)
+        return outer_product(k, accumulators, elements, weights, self.lanes)
+
+    def _channel_products(
+        self,
+        panel: _Panel,
+        pairs: ValidPairs,
+        input_at: IndexLike,
+        weights_at: IndexLike,
+        accumulators: Sequence[SSAValue],
+    ) -> Sequence[SSAValue]:
+        """Add the products of one kernel row of a depthwise convolution, loading each input vector once."""
+        k, window, vectors = self.k, self.windows[-1], panel.width // self.lanes
+        stride = self.channel_stride
+        loaded: dict[tuple[int, int], SSAValue] = {}
+
+        def element(position: int, j: int) -> SSAValue:
+            if (position, j) not in loaded:
+                at = input_at + (position * window.input_stride + j * self.lanes * stride)
+                valid = panel.valid - j * self.lanes
+                loaded[position, j] = load_as(
+                    k, self.dtype, self.input, at, self.lanes, valid=valid, stride=stride
+                )
+            return loaded[position, j]
+
+        sums = list(accumulators)
+        for columns, pixels in pairs:
+            for x in columns:
+                for j in range(vectors):
+                    at = weights_at + (x * panel.width + j * self.lanes)
+                    weights = load_as(k, self.dtype, self.weights, at, self.lanes)
+                    for i in pixels:
+                        position = i * window.stride + x * window.dilation
+                        n = i * vectors + j
+                        sums[n] = multiply_add(k, element(position, j), weights, sums[n])
+        return sums

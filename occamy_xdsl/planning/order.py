@@ -1,0 +1,324 @@
+"""Order of execution: the topological order of ops whose largest number of live bytes is smallest."""
+
+import heapq
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """
+    One step of the graph over values, which are numbered from 0.
+
+    `inplace` lists pairs (written value, read value) of which the former may take the latter's storage if the
+    latter dies at this op and is at least as large. Pairs are taken in the order given, each value once.
+    """
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    inplace: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Indices of ops in order of execution, the peak of live bytes, and whether no order has a lower one."""
+
+    sequence: tuple[int, ...]
+    peak: int
+    optimal: bool
+
+
+def find_order(
+    ops: Sequence[Op],
+    sizes: Sequence[int],
+    kept: Collection[int] = (),
+    pinned: Collection[int] = (),
+    state_limit: int = 30_000,
+    time_limit: float = 20.0,
+) -> Order:
+    """
+    Searches the order of execution with the lowest peak; never worse than the given order of `ops`.
+
+    `sizes[v]` is the size of value v in bytes. A value lives from the op that writes it, or from the start if
+    none does, to the last op that reads it; one that is never read lives only while it is written. Values in
+    `kept` live to the end (results that stay in the pool). Values in `pinned` cost nothing and lend no
+    storage (the caller's own buffers, weights). A value of size 0 can express a mere dependency.
+
+    Views are for the caller to express through atoms: a value here is a piece of storage, and an op lists the
+    atoms that it touches. A reshape is no op at all, its result is the atoms of its operand; the result of a
+    concat built in place is the atoms of its inputs; an op that reads it reads all of them.
+
+    The order is cut where all ops of a prefix must precede all others; within a piece, sets of executed ops
+    are visited in order of their peak so far, and ops that cost nothing now or later are executed at once.
+    After `state_limit` sets a beam search, which visits as many again at most, orders the rest without proof.
+    This makes the result reproducible; `time_limit` seconds of wall clock only guard against slow machines.
+
+    Raises ValueError when a value is written twice, or read before the op that writes it in the given order.
+    """
+    graph = _Graph(ops, sizes, frozenset(kept), frozenset(pinned))
+    deadline = time.monotonic() + time_limit
+    proven = graph.lower_bound()
+    sequence: list[int] = []
+    live = graph.initial
+    for begin, end in graph.pieces():
+        piece = _Piece(graph, begin, end, live)
+        # A piece need not stay below what another one reaches in any case.
+        found, least, visits = piece.solve(proven, state_limit, deadline)
+        state_limit -= visits
+        sequence += (begin + k for k in found)
+        live = piece.run(found)[1]
+        proven = max(proven, least)
+    peak = peak_bytes(ops, sizes, sequence, kept, pinned)
+    return Order(tuple(sequence), peak, peak == proven)
+
+
+def peak_bytes(
+    ops: Sequence[Op],
+    sizes: Sequence[int],
+    sequence: Sequence[int] | None = None,
+    kept: Collection[int] = (),
+    pinned: Collection[int] = (),
+) -> int:
+    """The most bytes live at one time when `ops` run in this order; arguments as for `find_order`."""
+    graph = _Graph(ops, sizes, frozenset(kept), frozenset(pinned))
+    return _Piece(graph, 0, len(ops), graph.initial).run(range(len(ops)) if sequence is None else sequence)[0]
+
+
+class _Graph:
+    """Ops in the given order, who writes and reads each value, and which ops any order runs before which."""
+
+    def __init__(self, ops: Sequence[Op], sizes: Sequence[int], kept: frozenset[int], pinned: frozenset[int]):
+        self.ops, self.kept, self.pinned = ops, kept, pinned
+        self.sizes = [0 if value in pinned else size for value, size in enumerate(sizes)]
+        self.writer: dict[int, int] = {}
+        self.readers: dict[int, list[int]] = {}
+        for k, op in enumerate(ops):
+            for value in op.reads:
+                self.readers.setdefault(value, []).append(k)
+            for value in op.writes:
+                if value in self.readers or value in self.writer:
+                    raise ValueError(f"op {k} writes value {value}, which was read or written before")
+                self.writer[value] = k
+        self.values = {*self.readers, *self.writer, *kept}
+        self.initial = sum(self.sizes[value] for value in self.values if value not in self.writer)
+        # Bit masks over ops.
+        self.ancestors = [0] * len(ops)
+        self.descendants = [0] * len(ops)
+        for k, op in enumerate(ops):
+            for value in op.reads:
+                if (writer := self.writer.get(value)) is not None:
+                    self.ancestors[k] |= self.ancestors[writer] | 1 << writer
+        for k in reversed(range(len(ops))):
+            for value in ops[k].writes:
+                for reader in self.readers.get(value, ()):
+                    self.descendants[k] |= self.descendants[reader] | 1 << reader
+
+    def lower_bound(self) -> int:
+        """
+        Bytes that some op needs at once in any order.
+
+        These are its operands, its results, and all values written by an op that must run before it and kept
+        for one that must run after it.
+        """
+        needed = [0] * len(self.ops)
+        passing: list[set[int]] = [set() for _ in self.ops]
+        for value in self.values - self.pinned:
+            before = self.descendants[self.writer[value]] if value in self.writer else -1
+            after = (1 << len(self.ops)) - 1 if value in self.kept else 0
+            for reader in self.readers.get(value, ()):
+                after |= self.ancestors[reader]
+            for k in _bits(before & after):
+                needed[k] += self.sizes[value]
+                passing[k].add(value)
+        for k, op in enumerate(self.ops):
+            dying = {value for value in op.reads if value not in passing[k] and value not in self.pinned}
+            shared = _match(op.inplace, dying, self.sizes)
+            needed[k] += sum(self.sizes[value] for value in {*op.reads, *op.writes} - shared - passing[k])
+        return max((self.initial, *needed))
+
+    def pieces(self) -> list[tuple[int, int]]:
+        """Ranges [begin, end) of ops such that any order finishes each piece before it starts the next."""
+        cuts = [len(self.ops)]
+        common = -1  # ancestors of all the ops from k on
+        for k in range(len(self.ops) - 1, 0, -1):
+            common &= self.ancestors[k]
+            prefix = (1 << k) - 1
+            if common & prefix == prefix:
+                cuts.append(k)
+        return list(pairwise([0, *reversed(cuts)]))
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _match(pairs: Sequence[tuple[int, int]], dying: Collection[int], sizes: Sequence[int]) -> set[int]:
+    """
+    Written values that take the storage of a dying read value.
+
+    More dying values never mean fewer matches, which the search relies on: this is the stable matching for
+    one common ranking of pairs.
+    """
+    taken: set[int] = set()
+    shared: set[int] = set()
+    for written, read in pairs:
+        if read in dying and read not in taken and written not in shared and sizes[written] <= sizes[read]:
+            taken.add(read)
+            shared.add(written)
+    return shared
+
+
+_Path = tuple[int, "_Path"] | None
+"""Executed ops, the last one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """After the ops in the mask `done`: bytes live now, the peak so far, and which ops can run next."""
+
+    done: int
+    live: int
+    peak: int
+    ready: tuple[int, ...]
+    path: _Path
+
+    def sequence(self) -> list[int]:
+        ops: list[int] = []
+        path = self.path
+        while path is not None:
+            op, path = path
+            ops.append(op)
+        return ops[::-1]
+
+
+class _Piece:
+    """Consecutive ops of a graph as a problem of its own, in which they are numbered from 0."""
+
+    def __init__(self, graph: _Graph, begin: int, end: int, live: int):
+        self._live = live
+        self._sizes = graph.sizes
+        self._ops = graph.ops[begin:end]
+        self._everything = (1 << end - begin) - 1
+        self._needs = [mask >> begin & self._everything for mask in graph.ancestors[begin:end]]
+        self._enables: list[list[int]] = []
+        self._born: list[tuple[int, int]] = []  # bytes written, and how many of them outlive the op
+        self._mortal: list[list[tuple[int, int]]] = []  # values that may die here, other ops that read them
+        for k, op in enumerate(self._ops, begin):
+            readers = {reader for value in op.writes for reader in graph.readers.get(value, ())}
+            self._enables.append(sorted(reader - begin for reader in readers if reader < end))
+            lasting = [v for v in op.writes if v in graph.readers or v in graph.kept]
+            sizes = graph.sizes
+            self._born.append((sum(sizes[v] for v in op.writes), sum(sizes[v] for v in lasting)))
+            mortal: list[tuple[int, int]] = []
+            for value in dict.fromkeys(op.reads):
+                if value not in graph.kept and value not in graph.pinned and graph.readers[value][-1] < end:
+                    # Ops before this piece have run.
+                    others = sum(1 << r - begin for r in {*graph.readers[value]} - {k} if r >= begin)
+                    mortal.append((value, others))
+            self._mortal.append(mortal)
+
+    def run(self, sequence: Iterable[int]) -> tuple[int, int]:
+        """The peak of live bytes of an order, and how many are live after it."""
+        done, live, peak = 0, self._live, self._live
+        for k in sequence:
+            during, live = self._step(done, live, k)
+            peak = max(peak, during)
+            done |= 1 << k
+        return peak, live
+
+    def _step(self, done: int, live: int, k: int) -> tuple[int, int]:
+        """Bytes live while op k runs, and after it."""
+        written, lasting = self._born[k]
+        during, after = live + written, live + lasting
+        dying = [value for value, others in self._mortal[k] if not others & ~done]
+        for value in dying:
+            after -= self._sizes[value]
+        if dying and self._ops[k].inplace:
+            for value in _match(self._ops[k].inplace, dying, self._sizes):
+                during -= self._sizes[value]
+        return during, after
+
+    def _newly_ready(self, done: int, k: int) -> list[int]:
+        return [i for i in self._enables[k] if not self._needs[i] & ~done]
+
+    def _after(self, state: _State, k: int) -> _State:
+        during, live = self._step(state.done, state.live, k)
+        done = state.done | 1 << k
+        ready = (*(i for i in state.ready if i != k), *self._newly_ready(done, k))
+        return _State(done, live, max(state.peak, during), ready, (k, state.path))
+
+    def _close(self, state: _State) -> _State:
+        """
+        Runs at once every op that stays within the peak and leaves no more bytes live.
+
+        This loses no order with this peak: moving such an op to the front of any continuation leaves at most
+        as many bytes live at every later step, and at least as many operands dying.
+        """
+        progress = True
+        while progress:
+            progress = False
+            for k in state.ready:
+                during, live = self._step(state.done, state.live, k)
+                if during <= state.peak and live <= state.live:
+                    state = self._after(state, k)
+                    progress = True
+                    break
+        return state
+
+    def solve(self, floor: int, state_limit: int, deadline: float) -> tuple[Sequence[int], int, int]:
+        """An order of the piece, the larger of `floor` and what no order stays below, the sets visited."""
+        given = range(len(self._ops))
+        known = self.run(given)[0]
+        if known <= floor:
+            return given, floor, 0
+        ready = tuple(k for k in given if not self._needs[k])
+        start = _State(0, self._live, floor, ready, None)
+        # Best first: a set of ops determines what is live, so the first visit of it has the lowest peak.
+        heap = [(floor, 0, self._live, 0, start)]
+        seen: set[int] = set()
+        reached = {0: floor}
+        visits = 0
+        while heap:
+            state = heapq.heappop(heap)[-1]
+            if state.done in seen:
+                continue
+            if visits >= state_limit or (visits % 64 == 63 and time.monotonic() >= deadline):
+                return self._beam(start, known, state_limit, deadline) or given, state.peak, visits
+            visits += 1
+            seen.add(state.done)
+            state = self._close(state)
+            if state.done == self._everything:
+                return state.sequence(), state.peak, visits
+            seen.add(state.done)
+            for k in state.ready:
+                next_state = self._after(state, k)
+                if next_state.peak < min(known, reached.get(next_state.done, known)):
+                    reached[next_state.done] = next_state.peak
+                    rank = (next_state.peak, -next_state.done.bit_count(), next_state.live, next_state.done)
+                    heapq.heappush(heap, (*rank, next_state))
+        return given, known, visits
+
+    def _beam(self, start: _State, known: int, state_limit: int, deadline: float) -> list[int] | None:
+        """An order whose peak is lower than `known`, keeping only the most promising sets at each step."""
+        width = max(1, min(400, state_limit // len(self._ops)))
+        beam = [start]
+        best: _State | None = None
+        while beam and time.monotonic() < deadline:
+            following: dict[int, _State] = {}
+            for state in map(self._close, beam):
+                if state.done == self._everything:
+                    if best is None or state.peak < best.peak:
+                        best = state
+                    continue
+                for k in state.ready:
+                    next_state = self._after(state, k)
+                    rival = following.get(next_state.done)
+                    if next_state.peak < (known if rival is None else rival.peak):
+                        following[next_state.done] = next_state
+            beam = heapq.nsmallest(width, following.values(), key=lambda s: (s.peak, s.live, s.done))
+        return None if best is None else best.sequence()

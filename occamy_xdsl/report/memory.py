@@ -1,0 +1,228 @@
+"""The memory report: what a compiled model needs, when, and why. Everything is known before any code exists."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from xdsl.dialects.builtin import (
+    DictionaryAttr,
+    FileLineColLoc,
+    IntegerAttr,
+    LocationAttr,
+    ModuleOp,
+    NameLoc,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
+
+from occamy_xdsl.analysis.aliasing import root_of
+from occamy_xdsl.analysis.liveness import liveness
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.signature import (
+    argument_names,
+    function_named,
+    input_arguments,
+    output_arguments,
+)
+from occamy_xdsl.dialects.weights import WeightsRefAttr
+from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
+from occamy_xdsl.transforms.dnn_insert_memory_ops import DnnInsertMemoryOpsPass
+
+Kind = Literal["activation", "workspace", "view", "input", "output"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One buffer or view. Sizes and offsets are in bytes, `first` and `last` are op positions, inclusive."""
+
+    name: str
+    node: str
+    bytes: int
+    offset: int | None
+    """Place in the pool; None for what lies outside it."""
+    first: int
+    last: int
+    alias_of: str | None
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class PassStep:
+    """Most bytes live at one position after a pass."""
+
+    name: str
+    max_live_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """What one compiled model needs, in bytes. The fields are the keys of the JSON form."""
+
+    model: str
+    target: str
+    memory: str
+    planner: str
+    weights_bytes: int
+    """Weights as the model holds them, each tensor once."""
+    pool_bytes: int
+    """Everything a run needs besides weights and the caller's inputs and outputs."""
+    workspace_bytes: int
+    """The largest scratch buffer of a kernel; part of the pool."""
+    io_bytes: int
+    """The caller's input and output buffers together."""
+    max_live_bytes: int
+    """The lower bound: most bytes that are live at one position."""
+    sum_bytes: int
+    """All buffers together: what the pool would be if none shared memory."""
+    peak_position: int
+    peak_node: str
+    tensors: list[Tensor] = field(default_factory=list[Tensor])
+    timeline: list[int] = field(default_factory=list[int])
+    """Bytes live at each op position."""
+    passes: list[PassStep] = field(default_factory=list[PassStep])
+
+    @staticmethod
+    def of(
+        module: ModuleOp, *, model: str, target: str, memory: str, planner: str, passes: Sequence[PassStep]
+    ) -> "MemoryReport":
+        """The report of a module in buffer form, with or without a pool."""
+        main = function_named(module)
+        block = main.body.block
+        table = liveness(block)
+        timeline = table.timeline()
+        peak = timeline.index(max(timeline)) if timeline else 0
+        tensors = [
+            Tensor(
+                r.buffer.name_hint or "",
+                node_name(r.users[0]),
+                r.bytes,
+                r.buffer.owner.offset.value.data if isinstance(r.buffer.owner, dnn.MemOffsetOp) else None,
+                r.first,
+                r.last,
+                None,
+                "workspace" if r.buffer in _workspaces(r.users) else "activation",
+            )
+            for r in table.ranges
+        ]
+        names = {r.buffer: r.buffer.name_hint or "" for r in table.ranges}
+        position = {op: i for i, op in enumerate(table.ops)}
+        arguments = argument_names(main)
+        for argument in main.body.block.args:
+            names[argument] = arguments[argument.index]
+        tensors += _caller_tensors(main, position)
+        tensors += [
+            Tensor(
+                op.view.name_hint or "",
+                node_name(op),
+                dnn.byte_size(op.view),
+                None,
+                min(uses),
+                max(uses),
+                names[root_of(op.view)],
+                "view",
+            )
+            for op in block.ops
+            if isinstance(op, dnn.ViewOp)
+            and root_of(op.view) in names
+            and (uses := [position[u.operation] for u in op.view.uses if u.operation in position])
+        ]
+        plan = cast(DictionaryAttr | None, main.attributes.get(PLAN))
+        total = sum(r.bytes for r in table.ranges)
+        pool = cast(IntegerAttr[Any], plan.data["pool_bytes"]).value.data if plan else _allocated(main)
+        return MemoryReport(
+            model=model,
+            target=target,
+            memory=memory,
+            planner=planner,
+            weights_bytes=_weights_bytes(main),
+            pool_bytes=pool,
+            workspace_bytes=max((t.bytes for t in tensors if t.kind == "workspace"), default=0),
+            io_bytes=sum(dnn.byte_size(a) for a in main.body.block.args),
+            max_live_bytes=table.max_live_bytes,
+            sum_bytes=total,
+            peak_position=peak,
+            peak_node=node_name(table.ops[peak]) if table.ops else "",
+            tensors=tensors,
+            timeline=timeline,
+            passes=list(passes),
+        )
+
+    def live_at_peak(self) -> list[Tensor]:
+        """The buffers that are live at the peak, largest first."""
+        live = [
+            t
+            for t in self.tensors
+            if t.kind in ("activation", "workspace") and t.first <= self.peak_position <= t.last
+        ]
+        return sorted(live, key=lambda t: (-t.bytes, t.name))
+
+    def advice(self) -> str:
+        """The option that would lower the peak most, in one sentence."""
+        if self.memory != "pool":
+            return f"hint: --memory pool instead of {self.memory} lets buffers share memory"
+        if self.pool_bytes > self.max_live_bytes:
+            return f"hint: --planner search may reach {self.max_live_bytes} bytes"
+        return "hint: a smaller --shape is the only way below the largest layer"
+
+    def to_json(self) -> str:
+        """The report as JSON text, with the keys of this class."""
+        return json.dumps(asdict(self), indent=2)
+
+    def save_json(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_json() + "\n")
+
+
+def node_name(op: Operation) -> str:
+    """The ONNX node that an op came from; the op's own name where none is known."""
+    location: LocationAttr = op.location
+    if isinstance(location, NameLoc):
+        return location.desc.data
+    if isinstance(location, FileLineColLoc):
+        return location.filename.data
+    return op.name
+
+
+def live_bytes(module: ModuleOp) -> int:
+    """Most bytes live at one position; a module in value form is given memory first, in a copy."""
+    main = function_named(module)
+    if main.function_type.outputs.data:
+        copy = module.clone()
+        DnnInsertMemoryOpsPass().apply(cast(Any, None), copy)
+        main = function_named(copy)
+    return liveness(main.body.block).max_live_bytes
+
+
+def _workspaces(ops: Sequence[Operation]) -> set[Any]:
+    return {v for op in ops if isinstance(op, dnn.KernelOp) for v in op.group("workspace")}
+
+
+def _allocated(main: FuncOp) -> int:
+    """Most bytes that `dnn.malloc` holds at one time, with deallocations where they stand."""
+    held, most = 0, 0
+    for op in main.body.block.ops:
+        if isinstance(op, dnn.MallocOp):
+            held += dnn.byte_size(op.buffer)
+            most = max(most, held)
+        elif isinstance(op, dnn.DeallocOp):
+            held -= dnn.byte_size(op.buffer)
+    return most
+
+
+def _weights_bytes(main: FuncOp) -> int:
+    sizes: dict[Any, int] = {}
+    for op in main.walk():
+        if isinstance(op, dnn.ConstantOp):
+            key = op.value.data.key if isinstance(op.value, WeightsRefAttr) else op.value
+            sizes[key] = dnn.byte_size(op.output)
+    return sum(sizes.values())
+
+
+def _caller_tensors(main: FuncOp, position: dict[Operation, int]) -> list[Tensor]:
+    names, end = argument_names(main), max(len(position) - 1, 0)
+    inputs: list[tuple[Any, Kind]] = [(a, "input") for a in input_arguments(main)]
+    outputs: list[tuple[Any, Kind]] = [(a, "output") for a in output_arguments(main)]
+    return [
+        Tensor(names[a.index], "", dnn.byte_size(a), None, 0, end, None, kind) for a, kind in inputs + outputs
+    ]

@@ -1,0 +1,162 @@
+"""`dnn-schedule`: the order of execution with the lowest peak of live bytes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from occamy_xdsl.analysis.in_place import in_place_operands
+from occamy_xdsl.analysis.liveness import liveness
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.planning.order import Op, Order, find_order
+from occamy_xdsl.transforms.dnn_coalesce_tensors import DnnCoalesceTensorsPass
+from occamy_xdsl.transforms.dnn_insert_memory_ops import DnnInsertMemoryOpsPass
+
+ORDER = "dnn.order_search"
+"""Function attribute: peak of the order found, in bytes, and whether no order has a lower one."""
+
+
+@dataclass(frozen=True)
+class DnnSchedulePass(ModulePass):
+    """
+    Reorders the ops of every function so that the most bytes live at one position are fewest.
+
+    The search knows views, concatenations built in place and results that take the place of an operand. It is
+    exact within its limits, which make it deterministic, and falls back to a beam beyond them. An order that
+    memory insertion and coalescing do not turn into a lower peak than the given one is not taken.
+
+    Requires: value form; one block a function.
+    Ensures: the same ops in an order that is never worse; the attribute `dnn.order_search` on the function
+    records the peak the search found and whether it proved that no order has a lower one.
+
+    Before:
+
+    ```mlir
+    %a = dnn.conv input(%x : ..) ..   // large
+    %b = dnn.conv input(%x : ..) ..   // large
+    %c = dnn.reduce input(%a : ..) ..
+    %d = dnn.reduce input(%b : ..) ..
+    ```
+
+    After:
+
+    ```mlir
+    %a = dnn.conv input(%x : ..) ..
+    %c = dnn.reduce input(%a : ..) ..
+    %b = dnn.conv input(%x : ..) ..
+    %d = dnn.reduce input(%b : ..) ..
+    ```
+    """
+
+    name = "dnn-schedule"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in op.ops:
+            if isinstance(function, FuncOp) and function.body.blocks:
+                schedule(ctx, function)
+
+
+def schedule(ctx: Context, function: FuncOp) -> None:
+    block = function.body.block
+    before = list(block.ops)
+    graph = _StorageGraph(block)
+    order = graph.search()
+    peak = IntegerAttr(order.peak, i64)
+    proof = StringAttr("proven optimal" if order.optimal else "best found")
+    function.attributes[ORDER] = DictionaryAttr({"peak_bytes": peak, "status": proof})
+    if order.sequence == tuple(range(len(graph.nodes))):
+        return
+    was = planned_peak(ctx, function)
+    arrange(block, [graph.nodes[i] for i in order.sequence])
+    if planned_peak(ctx, function) > was:
+        for op in before:
+            op.detach()
+        block.add_ops(before)
+
+
+def planned_peak(ctx: Context, function: FuncOp) -> int:
+    """Most bytes live at one position after memory insertion and coalescing, tried on a copy."""
+    copy = ModuleOp([function.clone()])
+    DnnInsertMemoryOpsPass().apply(ctx, copy)
+    DnnCoalesceTensorsPass().apply(ctx, copy)
+    return liveness(cast(FuncOp, copy.body.block.first_op).body.block).max_live_bytes
+
+
+def arrange(block: Block, nodes: Sequence[Operation]) -> None:
+    """Puts `nodes` in the given order; each other op goes right before the first op that needs it."""
+    end = cast(Operation, block.last_op)
+    placed = set[Operation]()
+
+    def place(op: Operation) -> None:
+        if op in placed or op.parent is not block:
+            return
+        placed.add(op)
+        for operand in op.operands:
+            if isinstance(operand.owner, Operation):
+                place(operand.owner)
+        op.detach()
+        block.insert_op_before(op, end)
+
+    rest = [op for op in block.ops if op is not end]
+    for op in (*nodes, *rest):
+        place(op)
+
+
+class _StorageGraph:
+    """The ops that take time and the pieces of storage that they read and write, for the order search."""
+
+    def __init__(self, block: Block):
+        self.nodes = list[dnn.KernelOp]()
+        self.sizes = list[int]()
+        self.atoms: dict[SSAValue, tuple[int, ...]] = {}
+        self.pinned = set[int]()
+        self.steps = list[Op]()
+        returned = {v for op in block.ops if isinstance(op, ReturnOp) for v in op.arguments}
+        for argument in block.args:
+            self.pinned.update(self.new(argument))
+        for op in block.ops:
+            if isinstance(op, dnn.ConstantOp):
+                self.atoms[op.output] = ()
+            elif isinstance(op, dnn.KernelOp):
+                self.visit(op)
+                for result in op.results:
+                    if result in returned:
+                        # The caller's buffer holds it, unless it only shows something else.
+                        self.pinned.update(
+                            a for a in self.atoms[result] if self.steps and a in self.steps[-1].writes
+                        )
+
+    def new(self, value: SSAValue) -> tuple[int, ...]:
+        self.atoms[value] = (len(self.sizes),)
+        self.sizes.append(dnn.byte_size(value))
+        return self.atoms[value]
+
+    def visit(self, op: dnn.KernelOp) -> None:
+        if (
+            isinstance(op, dnn.ConcatOp)
+            and all(_builds_in_place(v) for v in op.ins)
+            and len(set(op.ins)) == len(op.ins)
+        ):
+            self.atoms[op.results[0]] = tuple(a for v in op.ins for a in self.atoms[v])
+            return
+        if isinstance(op, dnn.ShapeOp) and not isinstance(op, dnn.ConcatOp):
+            self.atoms[op.results[0]] = self.atoms[op.operands[0]]
+            return
+        reads = tuple(dict.fromkeys(a for v in op.operands for a in self.atoms[v]))
+        writes = tuple(a for r in op.results for a in self.new(r))
+        pairs = tuple((writes[0], self.atoms[v][0]) for v in in_place_operands(op) if len(self.atoms[v]) == 1)
+        self.nodes.append(op)
+        self.steps.append(Op(reads, writes, pairs))
+
+    def search(self) -> Order:
+        return find_order(self.steps, self.sizes, pinned=self.pinned)
+
+
+def _builds_in_place(value: SSAValue) -> bool:
+    """Whether a concatenation can let the producer of `value` write to its place."""
+    return not isinstance(value, BlockArgument) and not isinstance(value.owner, dnn.ConstantOp | dnn.ShapeOp)

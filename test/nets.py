@@ -1,0 +1,155 @@
+"""Small networks with the structures of the well-known ones, as ONNX models with seeded random weights."""
+
+from collections.abc import Callable
+
+import numpy as np
+from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_inference
+
+
+class Net:
+    """Builds a graph node by node; values are names."""
+
+    def __init__(self, seed: int = 0):
+        self.rng = np.random.default_rng(seed)
+        self.nodes = []
+        self.weights = []
+
+    def op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: object):
+        names = [f"{kind.lower()}_{len(self.nodes)}_{i}" for i in range(outputs)]
+        self.nodes.append(helper.make_node(kind, inputs, names, name=f"node_{len(self.nodes)}", **attributes))
+        return names[0] if outputs == 1 else names
+
+    def const(self, array: object, dtype: object = np.float32) -> str:
+        name = f"w_{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(array, dtype), name))
+        return name
+
+    def random(self, *shape: int, scale: float = 0.3) -> str:
+        return self.const(self.rng.standard_normal(shape) * scale)
+
+    def conv(self, x: str, cin: int, cout: int, k: int = 3, *, group: int = 1, **attributes: object) -> str:
+        attributes.setdefault("pads", [k // 2] * 4)
+        w = self.random(cout, cin // group, k, k)
+        return self.op("Conv", x, w, self.random(cout), group=group, kernel_shape=[k, k], **attributes)
+
+    def bn(self, x: str, c: int) -> str:
+        positive = self.const(self.rng.uniform(0.5, 1.5, c))
+        return self.op("BatchNormalization", x, self.random(c), self.random(c), self.random(c), positive)
+
+    def model(self, inputs: dict[str, tuple[int, ...]], outputs: list[str], opset: int = 17) -> ModelProto:
+        graph = helper.make_graph(
+            self.nodes,
+            "net",
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
+            [helper.make_empty_tensor_value_info(n) for n in outputs],
+            self.weights,
+        )
+        for value in graph.output:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+        model = shape_inference.infer_shapes(model)
+        checker.check_model(model)
+        return model
+
+
+def resnet() -> ModelProto:
+    n = Net()
+    x = n.op("Relu", n.bn(n.conv("x", 3, 8, 7, strides=[2, 2]), 8))
+    x = n.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    y = n.bn(n.conv(n.op("Relu", n.bn(n.conv(x, 8, 8), 8)), 8, 8), 8)
+    x = n.op("Relu", n.op("Add", y, x))
+    y = n.bn(n.conv(n.op("Relu", n.bn(n.conv(x, 8, 16, strides=[2, 2]), 16)), 16, 16), 16)
+    x = n.op("Relu", n.op("Add", y, n.bn(n.conv(x, 8, 16, 1, strides=[2, 2]), 16)))
+    x = n.op("Flatten", n.op("GlobalAveragePool", x))
+    return n.model({"x": (1, 3, 33, 33)}, [n.op("Gemm", x, n.random(10, 16), n.random(10), transB=1)])
+
+
+def densenet() -> ModelProto:
+    n = Net()
+    x, c = n.conv("x", 3, 8), 8
+    for _ in range(3):
+        x, c = n.op("Concat", x, n.conv(n.op("Relu", n.bn(x, c)), c, 4), axis=1), c + 4
+    x = n.op("AveragePool", n.conv(x, c, 8, 1), kernel_shape=[2, 2], strides=[2, 2])
+    return n.model({"x": (2, 3, 8, 8)}, [x])
+
+
+def inception() -> ModelProto:
+    n = Net()
+    x = n.conv("x", 3, 8)
+    branches = [
+        n.op("Relu", n.conv(x, 8, 4, 1)),
+        n.op("Relu", n.conv(n.op("Relu", n.conv(x, 8, 4, 1)), 4, 6)),
+        n.conv(n.op("MaxPool", x, kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1]), 8, 5, 1),
+    ]
+    y = n.op("Concat", *branches, axis=1)
+    y = n.op("LRN", y, size=5, alpha=0.1, beta=0.75, bias=1.0)
+    return n.model({"x": (1, 3, 9, 7)}, [n.op("Softmax", n.op("ReduceMean", y, axes=[2, 3], keepdims=0), axis=1)])
+
+
+def unet() -> ModelProto:
+    n = Net()
+    skip = n.op("Relu", n.bn(n.conv("x", 3, 8), 8))
+    x = n.op("MaxPool", skip, kernel_shape=[2, 2], strides=[2, 2])
+    x = n.op("Relu", n.conv(x, 8, 16))
+    x = n.op("ConvTranspose", x, n.random(16, 8, 2, 2), n.random(8), kernel_shape=[2, 2], strides=[2, 2])
+    x = n.op("Relu", n.conv(n.op("Concat", skip, x, axis=1), 16, 8))
+    return n.model({"x": (1, 3, 16, 16)}, [n.op("Sigmoid", n.conv(x, 8, 2, 1))])
+
+
+def mobilenet() -> ModelProto:
+    n = Net()
+    low, high = n.const(0.0), n.const(6.0)
+    x = n.op("Clip", n.bn(n.conv("x", 3, 8, strides=[2, 2]), 8), low, high)
+    y = n.op("Clip", n.bn(n.conv(x, 8, 24, 1), 24), low, high)
+    y = n.op("Clip", n.bn(n.conv(y, 24, 24, group=24), 24), low, high)
+    gate = n.op("HardSigmoid", n.conv(n.op("GlobalAveragePool", y), 24, 24, 1))
+    y = n.op("Mul", y, gate)
+    x = n.op("Add", x, n.bn(n.conv(y, 24, 8, 1), 8))
+    y = n.op("Resize", x, "", n.const([1, 1, 2, 2]), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    return n.model({"x": (1, 3, 16, 12)}, [y])
+
+
+def shufflenet() -> ModelProto:
+    n = Net()
+    x = n.op("Relu", n.conv("x", 3, 12))
+    y = n.op("Relu", n.conv(x, 12, 12, 1, group=3))
+    y = n.op("Reshape", y, n.const([1, 3, 4, 8, 8], np.int64))
+    y = n.op("Reshape", n.op("Transpose", y, perm=[0, 2, 1, 3, 4]), n.const([1, 12, 8, 8], np.int64))
+    y = n.conv(y, 12, 12, group=12, strides=[2, 2])
+    pooled = n.op("AveragePool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    return n.model({"x": (1, 3, 8, 8)}, [n.op("Relu", n.op("Concat", y, pooled, axis=1))])
+
+
+def attention() -> ModelProto:
+    n = Net()
+    heads = []
+    for _ in range(3):
+        t = n.op("Add", n.op("MatMul", "x", n.random(16, 16)), n.random(16))
+        heads.append(n.op("Reshape", t, n.const([1, 6, 2, 8], np.int64)))
+    q, v = (n.op("Transpose", t, perm=[0, 2, 1, 3]) for t in (heads[0], heads[2]))
+    k = n.op("Transpose", heads[1], perm=[0, 2, 3, 1])
+    s = n.op("Softmax", n.op("Mul", n.op("MatMul", q, k), n.const(0.35)), axis=-1)
+    y = n.op("Reshape", n.op("Transpose", n.op("MatMul", s, v), perm=[0, 2, 1, 3]), n.const([1, 6, 16], np.int64))
+    y = n.op("LayerNormalization", n.op("Add", y, "x"), n.random(16), n.random(16))
+    h = n.op("MatMul", y, n.random(16, 32))
+    gelu = n.op("Mul", h, n.op("Add", n.op("Erf", n.op("Div", h, n.const(2**0.5))), n.const(1.0)))
+    return n.model({"x": (1, 6, 16)}, [n.op("MatMul", gelu, n.random(32, 16))])
+
+
+def aliases() -> ModelProto:
+    """Values that are read in several ways, and outputs that are inputs, slices or each other."""
+    n = Net()
+    square = n.op("Mul", "x", "x")
+    joined = n.op("Concat", square, "x", axis=0)
+    total = n.op("Add", n.op("Add", square, square), n.op("Transpose", square, perm=[1, 0]))
+    part = n.op("Slice", joined, n.const([1], np.int64), n.const([7], np.int64), n.const([0], np.int64), n.const([2], np.int64))
+    left, right = n.op("Split", total, outputs=2, axis=1)
+    back = n.op("Slice", total, n.const([3], np.int64), n.const([-9], np.int64), n.const([0], np.int64), n.const([-1], np.int64))
+    same = n.op("Identity", "x")
+    return n.model({"x": (4, 4)}, [joined, part, n.op("Sub", left, right), back, same])
+
+
+NETS: dict[str, Callable[[], ModelProto]] = {
+    f.__name__: f
+    for f in (resnet, densenet, inception, unet, mobilenet, shufflenet, attention, aliases)
+}
