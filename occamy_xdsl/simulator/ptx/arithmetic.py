@@ -218,27 +218,34 @@ def _funnel_shift(left: bool, wrap: bool) -> Compute:
     return compute
 
 
+def _field(start: Array, length: Array, bits: int) -> tuple[Array, Array]:
+    """Position and mask, not yet shifted, of a bit field; at most `bits` bits from `start` on."""
+    position = np.minimum(start & 255, bits).astype(np.uint64)
+    count = np.minimum(length & 255, bits - position).astype(np.uint64)
+    # A shift by 64 is undefined.
+    mask = np.where(count == 0, np.uint64(0), ~np.uint64(0) >> ((64 - count) & 63))
+    return np.minimum(position, 63), np.where(position >= bits, np.uint64(0), mask)
+
+
 def _extract_bits(x: Array, start: Array, length: Array) -> Array:
-    """`bfe`: bits from `start` on, sign-extended in signed types (PTX ISA, bfe)."""
+    """`bfe`: bits from `start` on, filled with the last bit of the field in signed types (PTX ISA, bfe)."""
     bits = 8 * x.dtype.itemsize
-    position = np.minimum(start & 255, bits).astype(np.int64)
-    count = np.minimum(length & 255, bits).astype(np.int64)
-    unsigned = x.view(RAW[bits]).astype(object)
-    signed = np.issubdtype(x.dtype, np.signedinteger)
-    extracted = (unsigned >> position) & ((1 << count.astype(object)) - 1)
-    if signed:
-        last = np.minimum(position + count - 1, bits - 1).astype(object)
-        sign = np.where(count > 0, (unsigned >> last) & 1, 0)
-        extracted = np.where(sign == 1, extracted | ((1 << bits) - (1 << count.astype(object))), extracted)
-    return np.asarray(extracted & ((1 << bits) - 1), dtype=RAW[bits]).view(x.dtype)
+    raw = x.view(RAW[bits]).astype(np.uint64)
+    position, mask = _field(start, length, bits)
+    field = (raw >> position) & mask
+    if np.issubdtype(x.dtype, np.signedinteger):
+        last = np.minimum((start & 255).astype(np.int64) + (length & 255) - 1, bits - 1)
+        sign = (raw >> np.maximum(last, 0).astype(np.uint64)) & 1
+        field = np.where((sign == 1) & (length & 255 != 0), field | ~mask, field)
+    return field.astype(RAW[bits]).view(x.dtype)
 
 
 def _insert_bits(field: Array, base: Array, start: Array, length: Array) -> Array:
-    bits = 8 * field.dtype.itemsize
-    position, count = np.minimum(start & 255, bits).astype(object), np.minimum(length & 255, bits).astype(object)
-    mask = ((1 << count) - 1) << position
-    result = (base.astype(object) & ~mask) | ((field.astype(object) << position) & mask)
-    return np.asarray(result & ((1 << bits) - 1), dtype=field.dtype)
+    """`bfi`: the low bits of `field` in the place of those of `base` from `start` on."""
+    position, mask = _field(start, length, 8 * field.dtype.itemsize)
+    wide = mask << position
+    result = (base.astype(np.uint64) & ~wide) | ((field.astype(np.uint64) << position) & wide)
+    return result.astype(field.dtype)
 
 
 def _permute_bytes(a: Array, b: Array, selector: Array) -> Array:
@@ -316,8 +323,6 @@ def _integer_operation(name: str, modifiers: set[str], type_: str) -> Operation 
             return Operation((type_,), "u32", lambda x: np.bitwise_count(x).astype(np.uint32))
         case "clz":
             return Operation((type_,), "u32", _leading_zeros)
-        case "lop3":
-            return None
         case _:
             return None
 
