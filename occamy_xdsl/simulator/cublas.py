@@ -11,7 +11,7 @@ import numpy as np
 from occamy_xdsl.lowering.cuda.api import CONSTANTS
 from occamy_xdsl.simulator import host_memory
 from occamy_xdsl.simulator.device import Stream
-from occamy_xdsl.simulator.faults import Fault, Refusal
+from occamy_xdsl.simulator.faults import FaultError, RefusalError
 from occamy_xdsl.simulator.functions import SimulatedLibrary, implements
 from occamy_xdsl.simulator.memory import Region
 from occamy_xdsl.simulator.ptx.arithmetic import Array
@@ -46,7 +46,7 @@ class Matrix:
     def region(self) -> Region:
         """The matrix as it is stored: element (i, j) is i + j * leading elements after its address."""
         if not self.address:
-            raise Fault(f"{self.name} is a null pointer")
+            raise FaultError(f"{self.name} is a null pointer")
         return Region(self.address, (self.rows, self.columns), (1, self.leading), np.dtype(np.float32))
 
     def moved(self, elements: int) -> "Matrix":
@@ -79,7 +79,7 @@ class Cublas(SimulatedLibrary):
     @implements("cublasSetWorkspace_v2")
     def set_workspace(self, handle: Handle, workspace: Handle, size: int) -> None:
         if (workspace or 0) % WORKSPACE_ALIGNMENT:
-            raise Refusal(INVALID_VALUE, f"the workspace is not aligned to {WORKSPACE_ALIGNMENT} bytes")
+            raise RefusalError(INVALID_VALUE, f"the workspace is not aligned to {WORKSPACE_ALIGNMENT} bytes")
         self._context(handle).workspace = workspace or 0, size
 
     @implements("cublasSetMathMode")
@@ -152,7 +152,7 @@ class Cublas(SimulatedLibrary):
         context = self._context(handle)
         m, n, k = sizes
         if min(m, n, k, count) < 0 or not set(transposed) <= {0, 1}:
-            raise Refusal(INVALID_VALUE, f"sizes {sizes}, batch of {count}, operations {transposed}")
+            raise RefusalError(INVALID_VALUE, f"sizes {sizes}, batch of {count}, operations {transposed}")
         rows, columns = ((k, m) if transposed[0] else (m, k)), ((n, k) if transposed[1] else (k, n))
         a = Matrix("A", addresses[0], *rows, leading[0], bool(transposed[0]))
         b = Matrix("B", addresses[1], *columns, leading[1], bool(transposed[1]))
@@ -160,24 +160,24 @@ class Cublas(SimulatedLibrary):
         for matrix in (a, b, c):
             if matrix.leading < max(1, matrix.rows):
                 fact = f"leading dimension {matrix.leading} of {matrix.name} with {matrix.rows} rows"
-                raise Refusal(INVALID_VALUE, fact)
-        alpha, beta = (host_memory.read_float(s, what) for s, what in zip(scales, ("alpha", "beta"), strict=True))
+                raise RefusalError(INVALID_VALUE, fact)
+        alpha, beta = (
+            host_memory.read_float(s, what) for s, what in zip(scales, ("alpha", "beta"), strict=True)
+        )
         if not (m and n and count):
             return
-        batch = [
-            tuple(x.moved(i * s) for x, s in zip((a, b, c), strides, strict=True)) for i in range(count)
-        ]
+        batch = [tuple(x.moved(i * s) for x, s in zip((a, b, c), strides, strict=True)) for i in range(count)]
         outputs = [triple[2].region() for triple in batch]
         if count > 1 and abs(strides[2]) < outputs[0].bytes // 4 and strides[2] < m:
-            raise Fault("the results of the batch overlap")
+            raise FaultError("the results of the batch overlap")
         for left, right, result in batch:
             if result.region().overlaps(left.region()) or result.region().overlaps(right.region()):
-                raise Fault("C overlaps A or B")
+                raise FaultError("C overlaps A or B")
         scratch = Region.of_bytes(*context.workspace)
         for triple in batch:
             for matrix in triple:
                 if matrix.region().overlaps(scratch):
-                    raise Fault(f"the workspace overlaps {matrix.name}")
+                    raise FaultError(f"the workspace overlaps {matrix.name}")
         if not scratch.bytes:
             self.device.notes["matrix products for which cuBLAS allocates a workspace of its own"] += 1
         memory = self.device.memory

@@ -12,7 +12,7 @@ import numpy as np
 from occamy_xdsl.lowering.cuda.api import CONSTANTS
 from occamy_xdsl.simulator import host_memory
 from occamy_xdsl.simulator.device import Device, Event, Graph, GraphExecutable, Stream
-from occamy_xdsl.simulator.faults import Fault, Refusal
+from occamy_xdsl.simulator.faults import FaultError, RefusalError
 from occamy_xdsl.simulator.functions import SimulatedLibrary, implements
 from occamy_xdsl.simulator.memory import Region
 
@@ -33,14 +33,16 @@ class CudaRuntime(SimulatedLibrary):
 
     def leaks(self) -> list[str]:
         """One line for each pinned host allocation that is not freed."""
-        return [f"{len(block)} bytes of pinned host memory were never freed" for block in self._pinned.values()]
+        return [
+            f"{len(block)} bytes of pinned host memory were never freed" for block in self._pinned.values()
+        ]
 
     # --- device ---
 
     @implements("cudaSetDevice")
     def set_device(self, number: int) -> None:
         if number != 0:
-            raise Refusal(CONSTANTS["cudaErrorInvalidDevice"], f"there is no device {number}")
+            raise RefusalError(CONSTANTS["cudaErrorInvalidDevice"], f"there is no device {number}")
         self.device.has_context = True
 
     @implements("cudaGetDevice")
@@ -54,7 +56,7 @@ class CudaRuntime(SimulatedLibrary):
     @implements("cudaDeviceGetAttribute")
     def get_attribute(self, result: int | None, attribute: int, number: int) -> None:
         if number != 0:
-            raise Refusal(CONSTANTS["cudaErrorInvalidDevice"], f"there is no device {number}")
+            raise RefusalError(CONSTANTS["cudaErrorInvalidDevice"], f"there is no device {number}")
         values = {
             CONSTANTS["cudaDevAttrMultiProcessorCount"]: 1,
             CONSTANTS["cudaDevAttrIntegrated"]: 0,
@@ -62,7 +64,7 @@ class CudaRuntime(SimulatedLibrary):
             CONSTANTS["cudaDevAttrComputeCapabilityMinor"]: self.device.architecture % 10,
         }
         if attribute not in values:
-            raise Fault(f"the simulator knows no value of device attribute {attribute}")
+            raise FaultError(f"the simulator knows no value of device attribute {attribute}")
         host_memory.write_result(result, values[attribute], "int32")
 
     @implements("cudaRuntimeGetVersion", "cudaDriverGetVersion")
@@ -112,7 +114,7 @@ class CudaRuntime(SimulatedLibrary):
         if not address:
             return 0
         if address not in self._pinned:
-            raise Fault(f"{address:#x} is not pinned host memory, or was freed before")
+            raise FaultError(f"{address:#x} is not pinned host memory, or was freed before")
         status = self.device.drain_all()
         del self._pinned[address]
         return status
@@ -121,9 +123,9 @@ class CudaRuntime(SimulatedLibrary):
     def copy(self, target: int | None, source: int | None, size: int, kind: int, stream: int | None) -> None:
         device, memory = self.device, self.device.memory
         if not target or not source:
-            raise Fault("a null pointer")
+            raise FaultError("a null pointer")
         if kind not in (_H2D, _D2H, _D2D):
-            raise Refusal(CONSTANTS["cudaErrorInvalidMemcpyDirection"], f"unknown direction {kind}")
+            raise RefusalError(CONSTANTS["cudaErrorInvalidMemcpyDirection"], f"unknown direction {kind}")
         to, from_ = Region.of_bytes(target, size), Region.of_bytes(source, size)
 
         def action() -> None:
@@ -136,7 +138,7 @@ class CudaRuntime(SimulatedLibrary):
                 memory.write(to, memory.read(from_))
 
         if kind == _D2D and to.overlaps(from_):
-            raise Fault("source and target overlap")
+            raise FaultError("source and target overlap")
         way = {_H2D: "host to device", _D2H: "device to host", _D2D: "device to device"}[kind]
         device.copied_bytes[way] += size
         device.enqueue(device.stream(stream), "cudaMemcpyAsync", action, way=way, bytes=size)
@@ -144,7 +146,7 @@ class CudaRuntime(SimulatedLibrary):
     @implements("cudaMemsetAsync")
     def fill(self, target: int | None, value: int, size: int, stream: int | None) -> None:
         if not target:
-            raise Fault("a null pointer")
+            raise FaultError("a null pointer")
         device, region = self.device, Region.of_bytes(target, size)
         byte = np.array(value & 0xFF, np.uint8)
         action = lambda: device.memory.write(region, byte)  # noqa: E731
@@ -164,7 +166,7 @@ class CudaRuntime(SimulatedLibrary):
     def synchronize_stream(self, stream: int | None) -> int:
         found = self.device.stream(stream)
         if found.capture is not None:
-            raise Fault("a stream that is being captured cannot be waited for")
+            raise FaultError("a stream that is being captured cannot be waited for")
         return self.device.drain(found)
 
     @implements("cudaStreamDestroy")
@@ -183,7 +185,7 @@ class CudaRuntime(SimulatedLibrary):
 
         def action() -> None:
             if not record.done and device.drain(origin, record):
-                raise Fault("the work that this stream waits for has failed")
+                raise FaultError("the work that this stream waits for has failed")
 
         device.enqueue(device.stream(stream), "cudaStreamWaitEvent", action)
 
@@ -212,9 +214,9 @@ class CudaRuntime(SimulatedLibrary):
         for handle in (start, end):
             event = self.device.get(handle, Event, "event")
             if event.record is None:
-                raise Fault("an event that was never recorded has no time")
+                raise FaultError("an event that was never recorded has no time")
             if not event.record.done:
-                raise Refusal(CONSTANTS["cudaErrorNotReady"], "an event has not happened yet")
+                raise RefusalError(CONSTANTS["cudaErrorNotReady"], "an event has not happened yet")
         host_memory.write_result(result, 0.0, "float32")
 
     @implements("cudaEventDestroy")
@@ -226,17 +228,17 @@ class CudaRuntime(SimulatedLibrary):
     @implements("cudaStreamBeginCapture")
     def begin_capture(self, stream: int | None, mode: int) -> None:
         if not stream:
-            raise Fault("the default stream cannot be captured")
+            raise FaultError("the default stream cannot be captured")
         found = self.device.stream(stream)
         if found.capture is not None:
-            raise Fault("the stream is being captured already")
+            raise FaultError("the stream is being captured already")
         found.capture = Graph()
 
     @implements("cudaStreamEndCapture")
     def end_capture(self, stream: int | None, result: int | None) -> None:
         found = self.device.stream(stream)
         if found.capture is None:
-            raise Fault("the stream is not being captured")
+            raise FaultError("the stream is not being captured")
         graph, found.capture = found.capture, None
         host_memory.write_result(result, self.device.create(graph, "graph"))
 
@@ -247,7 +249,10 @@ class CudaRuntime(SimulatedLibrary):
 
     @implements("cudaGraphLaunch")
     def launch_graph(self, executable: int | None, stream: int | None) -> None:
-        found, target = self.device.get(executable, GraphExecutable, "executable graph"), self.device.stream(stream)
+        found, target = (
+            self.device.get(executable, GraphExecutable, "executable graph"),
+            self.device.stream(stream),
+        )
         for operation in found.graph.operations:
             self.device.append(target, replace(operation, call=self.device.call[1], done=False))
 

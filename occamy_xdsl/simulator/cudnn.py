@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from occamy_xdsl.lowering.cuda.api import CONSTANTS
 from occamy_xdsl.simulator import host_memory
 from occamy_xdsl.simulator.device import Device, Stream
-from occamy_xdsl.simulator.faults import Fault, Refusal
+from occamy_xdsl.simulator.faults import FaultError, RefusalError
 from occamy_xdsl.simulator.functions import SimulatedLibrary, implements
 from occamy_xdsl.simulator.memory import Region
 from occamy_xdsl.simulator.ptx.arithmetic import Array
@@ -74,11 +74,13 @@ class Tensor:
     def set(self, shape: Sequence[int], dtype: int, *, strides: Sequence[int] = (), format_: int = 0) -> None:
         """Describe a tensor by strides, or packed in a cudnnTensorFormat_t."""
         if dtype not in _DTYPES:
-            raise Refusal(NOT_SUPPORTED, f"the simulator has no cuDNN data type {dtype}")
+            raise RefusalError(NOT_SUPPORTED, f"the simulator has no cuDNN data type {dtype}")
         if format_ not in (CONSTANTS["CUDNN_TENSOR_NCHW"], CONSTANTS["CUDNN_TENSOR_NHWC"]):
-            raise Refusal(NOT_SUPPORTED, f"the simulator has no cuDNN tensor format {format_}")
+            raise RefusalError(NOT_SUPPORTED, f"the simulator has no cuDNN tensor format {format_}")
         if min(shape) < 1 or min(strides, default=1) < 1:
-            raise Refusal(BAD_PARAM, f"dimensions {tuple(shape)} or strides {tuple(strides)} are not positive")
+            raise RefusalError(
+                BAD_PARAM, f"dimensions {tuple(shape)} or strides {tuple(strides)} are not positive"
+            )
         self.shape, self.dtype = tuple(shape), _DTYPES[dtype]
         self.channels_last = format_ == CONSTANTS["CUDNN_TENSOR_NHWC"]
         if not strides:
@@ -92,9 +94,9 @@ class Tensor:
     def at(self, address: int | None, what: str) -> Region:
         """The tensor at an address of the device."""
         if not address:
-            raise Fault(f"{what} is a null pointer")
+            raise FaultError(f"{what} is a null pointer")
         if not self.shape:
-            raise Fault(f"the descriptor of {what} was never set")
+            raise FaultError(f"the descriptor of {what} was never set")
         return Region(address, self.shape, self.strides, self.dtype)
 
 
@@ -115,12 +117,12 @@ class Convolution:
     math_type: int = 0
 
     def output_shape(self, x: Tensor, w: Filter) -> tuple[int, ...]:
-        """Dimensions of the result (cudnnGetConvolutionNdForwardOutputDim); raises Refusal."""
+        """Dimensions of the result (cudnnGetConvolutionNdForwardOutputDim); raises RefusalError."""
         if not (len(x.shape) == len(w.shape) == len(self.pads) + 2):
-            raise Refusal(BAD_PARAM, "input, filter and convolution differ in rank")
+            raise RefusalError(BAD_PARAM, "input, filter and convolution differ in rank")
         if x.shape[1] != w.shape[1] * self.groups or w.shape[0] % self.groups:
             fact = f"{x.shape[1]} input channels, filter of shape {w.shape}, {self.groups} groups"
-            raise Refusal(BAD_PARAM, fact)
+            raise RefusalError(BAD_PARAM, fact)
         sizes = zip(x.shape[2:], w.shape[2:], self.pads, self.strides, self.dilations, strict=True)
         spatial = [1 + (n + 2 * p - (d * (k - 1) + 1)) // s for n, k, p, s, d in sizes]
         return x.shape[0], w.shape[0], *spatial
@@ -183,7 +185,7 @@ def default_workspace_bytes(algorithm: int, problem: Problem) -> int:
 
 
 def check_algorithm(algorithm: int, convolution: Convolution, w: Filter) -> None:
-    """Raise Refusal where an algorithm does not support a problem (cudnnConvolutionForward, Table)."""
+    """Raise RefusalError where an algorithm does not support a problem (cudnnConvolutionForward, Table)."""
     unit_strides = set(convolution.strides) == {1}
     unit_dilations = set(convolution.dilations) == {1}
     window = w.shape[2:]
@@ -198,7 +200,7 @@ def check_algorithm(algorithm: int, convolution: Convolution, w: Filter) -> None
         _WINOGRAD_NONFUSED: window in ((3, 3), (5, 5)) and unit_strides and unit_dilations,
     }
     if not supported.get(algorithm, False):
-        raise Refusal(NOT_SUPPORTED, f"algorithm {algorithm} does not support this convolution")
+        raise RefusalError(NOT_SUPPORTED, f"algorithm {algorithm} does not support this convolution")
 
 
 # --- numpy ------------------------------------------------------------------------------------------------
@@ -345,7 +347,7 @@ class Cudnn(SimulatedLibrary):
     def _set_convolution(self, descriptor: Handle, geometry: Sequence[Sequence[int]], mode: int) -> None:
         pads, strides, dilations = map(tuple, geometry)
         if min(pads) < 0 or min(strides) < 1 or min(dilations) < 1:
-            raise Refusal(BAD_PARAM, f"pads {pads}, strides {strides}, dilations {dilations}")
+            raise RefusalError(BAD_PARAM, f"pads {pads}, strides {strides}, dilations {dilations}")
         found = self._get(descriptor, Convolution)
         found.pads, found.strides, found.dilations = pads, strides, dilations
         found.flipped = mode == CONSTANTS["CUDNN_CONVOLUTION"]
@@ -376,15 +378,17 @@ class Cudnn(SimulatedLibrary):
     @implements("cudnnSetConvolutionGroupCount")
     def set_groups(self, descriptor: Handle, groups: int) -> None:
         if groups < 1:
-            raise Refusal(BAD_PARAM, f"{groups} groups")
+            raise RefusalError(BAD_PARAM, f"{groups} groups")
         self._get(descriptor, Convolution).groups = groups
 
-    def _set_pooling(self, descriptor: Handle, mode: int, nan: int, geometry: Sequence[Sequence[int]]) -> None:
+    def _set_pooling(
+        self, descriptor: Handle, mode: int, nan: int, geometry: Sequence[Sequence[int]]
+    ) -> None:
         found = self._get(descriptor, Pooling)
         found.mode, found.propagates_nan = mode, nan == CONSTANTS["CUDNN_PROPAGATE_NAN"]
         found.window, found.pads, found.strides = map(tuple, geometry)
         if any(p >= k for p, k in zip(found.pads, found.window, strict=True)) or min(found.pads) < 0:
-            raise Refusal(BAD_PARAM, f"pads {found.pads} for windows of {found.window}")
+            raise RefusalError(BAD_PARAM, f"pads {found.pads} for windows of {found.window}")
 
     @implements("cudnnSetPooling2dDescriptor")
     def set_pooling_2d(self, descriptor: Handle, mode: int, nan: int, *numbers: int) -> None:
@@ -392,7 +396,14 @@ class Cudnn(SimulatedLibrary):
 
     @implements("cudnnSetPoolingNdDescriptor")
     def set_pooling(
-        self, descriptor: Handle, mode: int, nan: int, rank: int, window: Handle, pads: Handle, strides: Handle
+        self,
+        descriptor: Handle,
+        mode: int,
+        nan: int,
+        rank: int,
+        window: Handle,
+        pads: Handle,
+        strides: Handle,
     ) -> None:
         arrays = {"window": window, "pads": pads, "strides": strides}
         geometry = [host_memory.read_ints(a, rank, f"the {name}") for name, a in arrays.items()]
@@ -407,15 +418,15 @@ class Cudnn(SimulatedLibrary):
     # --- convolution ---
 
     def _needed_bytes(self, algorithm: int, x: Tensor, w: Filter, convolution: Convolution, y: Tensor) -> int:
-        """Workspace of a convolution; raises Refusal where cuDNN would refuse it."""
+        """Workspace of a convolution; raises RefusalError where cuDNN would refuse it."""
         if not convolution.pads:
-            raise Fault("the convolution descriptor was never set")
+            raise FaultError("the convolution descriptor was never set")
         expected = convolution.output_shape(x, w)
         if y.shape != expected:
             # This is also what becomes of pads that differ between the two sides: there is no way to say them.
-            raise Refusal(BAD_PARAM, f"the output has shape {y.shape}, the convolution gives {expected}")
+            raise RefusalError(BAD_PARAM, f"the output has shape {y.shape}, the convolution gives {expected}")
         if not x.dtype == w.dtype == y.dtype:
-            raise Refusal(NOT_SUPPORTED, "input, filter and output differ in data type")
+            raise RefusalError(NOT_SUPPORTED, "input, filter and output differ in data type")
         check_algorithm(algorithm, convolution, w)
         itemsize = np.dtype(x.dtype).itemsize
         problem = Problem(x.shape, w.shape, y.shape, itemsize, convolution.groups)
@@ -423,7 +434,14 @@ class Cudnn(SimulatedLibrary):
 
     @implements("cudnnGetConvolutionForwardWorkspaceSize")
     def get_workspace_size(
-        self, handle: Handle, x: Handle, w: Handle, convolution: Handle, y: Handle, algorithm: int, result: Handle
+        self,
+        handle: Handle,
+        x: Handle,
+        w: Handle,
+        convolution: Handle,
+        y: Handle,
+        algorithm: int,
+        result: Handle,
     ) -> None:
         self._context(handle)
         size = self._needed_bytes(
@@ -436,14 +454,14 @@ class Cudnn(SimulatedLibrary):
         host_memory.write_result(result, size)
 
     def _check_regions(self, inputs: dict[str, Region], output: Region, workspace: Region) -> None:
-        """Raise Fault where something overlaps the output or the workspace."""
+        """Raise FaultError where something overlaps the output or the workspace."""
         for name, region in inputs.items():
             if region.overlaps(output):
-                raise Fault(f"{name} and the output overlap")
+                raise FaultError(f"{name} and the output overlap")
         named = {**inputs, "the output": output, "the workspace": workspace}
         for (a, first_), (b, second) in combinations(named.items(), 2):
             if "the workspace" in (a, b) and first_.overlaps(second):
-                raise Fault(f"{a} and {b} overlap")
+                raise FaultError(f"{a} and {b} overlap")
 
     @implements("cudnnConvolutionForward")
     def convolution_forward(
@@ -502,9 +520,9 @@ class Cudnn(SimulatedLibrary):
     ) -> None:
         mode = self._get(activation, Activation)
         if mode.mode not in (_RELU, _IDENTITY):
-            raise Refusal(NOT_SUPPORTED, "only RELU and IDENTITY can be fused into a convolution")
+            raise RefusalError(NOT_SUPPORTED, "only RELU and IDENTITY can be fused into a convolution")
         if mode.mode == _IDENTITY and algorithm != _PRECOMPUTED:
-            raise Refusal(NOT_SUPPORTED, "IDENTITY can be fused only by algorithm IMPLICIT_PRECOMP_GEMM")
+            raise RefusalError(NOT_SUPPORTED, "IDENTITY can be fused only by algorithm IMPLICIT_PRECOMP_GEMM")
         self._convolution(
             self._context(handle),
             (self._get(x_descriptor, Tensor), x),
@@ -540,20 +558,20 @@ class Cudnn(SimulatedLibrary):
         needed = self._needed_bytes(algorithm, x[0], w[0], convolution, y[0])
         address, size = workspace
         if size < needed:
-            raise Refusal(BAD_PARAM, f"a workspace of {size} bytes, algorithm {algorithm} needs {needed}")
+            raise RefusalError(BAD_PARAM, f"a workspace of {size} bytes, algorithm {algorithm} needs {needed}")
         if needed and not address:
-            raise Fault("the workspace is a null pointer")
+            raise FaultError("the workspace is a null pointer")
         scratch = Region.of_bytes(address or 0, size if address else 0)
         x_region, w_region, y_region = x[0].at(x[1], "x"), w[0].at(w[1], "w"), y[0].at(y[1], "y")
         inputs = {"x": x_region, "w": w_region}
         if bias is not None:
             if bias[0].shape != (1, w[0].shape[0], *(1,) * len(convolution.pads)):
-                raise Refusal(BAD_PARAM, f"a bias of shape {bias[0].shape} for {w[0].shape[0]} channels")
+                raise RefusalError(BAD_PARAM, f"a bias of shape {bias[0].shape} for {w[0].shape[0]} channels")
             inputs["the bias"] = bias[0].at(bias[1], "the bias")
         z_region = z[0].at(z[1], "z") if scales[1] else None
         if z_region is not None and z_region != y_region:
             if z[0].shape != y[0].shape:
-                raise Refusal(BAD_PARAM, f"z has shape {z[0].shape}, y has {y[0].shape}")
+                raise RefusalError(BAD_PARAM, f"z has shape {z[0].shape}, y has {y[0].shape}")
             inputs["z"] = z_region
         self._check_regions(inputs, y_region, scratch)
         memory = self.device.memory
@@ -592,7 +610,7 @@ class Cudnn(SimulatedLibrary):
         """Enqueue `y = alpha * function(x) + beta * y`."""
         alpha, beta = self._scale(scales[0], "alpha"), self._scale(scales[1], "beta")
         if x.overlaps(y) and not (may_alias and x == y):
-            raise Fault("x and y overlap")
+            raise FaultError("x and y overlap")
         memory = self.device.memory
 
         def action() -> None:
@@ -618,13 +636,16 @@ class Cudnn(SimulatedLibrary):
         y: Handle,
     ) -> None:
         found = self._get(pooling, Pooling)
-        source, target = self._get(x_descriptor, Tensor).at(x, "x"), self._get(y_descriptor, Tensor).at(y, "y")
+        source, target = (
+            self._get(x_descriptor, Tensor).at(x, "x"),
+            self._get(y_descriptor, Tensor).at(y, "y"),
+        )
         if not found.window:
-            raise Fault("the pooling descriptor was never set")
+            raise FaultError("the pooling descriptor was never set")
         sizes = zip(source.shape[2:], found.window, found.pads, found.strides, strict=True)
         expected = (*source.shape[:2], *(1 + (n + 2 * p - k) // s for n, k, p, s in sizes))
         if target.shape != expected:
-            raise Refusal(BAD_PARAM, f"the output has shape {target.shape}, the pooling gives {expected}")
+            raise RefusalError(BAD_PARAM, f"the output has shape {target.shape}, the pooling gives {expected}")
         self._map("cudnnPoolingForward", handle, (alpha, beta), source, target, lambda a: pool(a, found))
 
     @implements("cudnnSoftmaxForward")
@@ -640,9 +661,12 @@ class Cudnn(SimulatedLibrary):
         y_descriptor: Handle,
         y: Handle,
     ) -> None:
-        source, target = self._get(x_descriptor, Tensor).at(x, "x"), self._get(y_descriptor, Tensor).at(y, "y")
+        source, target = (
+            self._get(x_descriptor, Tensor).at(x, "x"),
+            self._get(y_descriptor, Tensor).at(y, "y"),
+        )
         if source.shape != target.shape:
-            raise Refusal(BAD_PARAM, f"x has shape {source.shape}, y has {target.shape}")
+            raise RefusalError(BAD_PARAM, f"x has shape {source.shape}, y has {target.shape}")
         instance = mode == CONSTANTS["CUDNN_SOFTMAX_MODE_INSTANCE"]
         axes = tuple(range(1, len(source.shape))) if instance else (1,)
         function = lambda a: softmax(a, algorithm, axes)  # noqa: E731

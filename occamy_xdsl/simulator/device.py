@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from occamy_xdsl.simulator.faults import Fault, Violation
+from occamy_xdsl.simulator.faults import FaultError, Violation
 from occamy_xdsl.simulator.memory import DeviceMemory
 from occamy_xdsl.simulator.ptx import AccessError, KernelStatistics, PtxError
 from occamy_xdsl.simulator.trace import Trace
@@ -101,16 +101,16 @@ class Device:
         return self._next_handle
 
     def get(self, handle: int | None, type_: type[Object], kind: str) -> Object:
-        """The object behind a handle; raises Fault if it is not a live one of that type."""
+        """The object behind a handle; raises FaultError if it is not a live one of that type."""
         if not handle:
-            raise Fault(f"the {kind} handle is null")
+            raise FaultError(f"the {kind} handle is null")
         _, item = self._handles.get(handle, ("", None))
         if not isinstance(item, type_):
-            raise Fault(f"{handle:#x} is not a live {kind} handle")
+            raise FaultError(f"{handle:#x} is not a live {kind} handle")
         return item
 
     def destroy(self, handle: int | None, type_: type[Object], kind: str) -> Object:
-        """Remove a handle and return its object; raises Fault as `get`."""
+        """Remove a handle and return its object; raises FaultError as `get`."""
         item = self.get(handle, type_, kind)
         assert handle is not None
         del self._handles[handle]
@@ -136,9 +136,9 @@ class Device:
         return self.default_stream if not handle else self.get(handle, Stream, "stream")
 
     def refuse_in_capture(self) -> None:
-        """Raise Fault if a stream is being captured, which forbids the call that is being served."""
+        """Raise FaultError if a stream is being captured, which forbids the call that is being served."""
         if any(stream.capture is not None for stream in self._streams()):
-            raise Fault("not allowed while a stream is being captured")
+            raise FaultError("not allowed while a stream is being captured")
 
     def enqueue(self, stream: Stream, name: str, action: Callable[[], None], **arguments: Any) -> Operation:
         """Put work at the end of a stream, or into the graph that is being captured."""
@@ -183,7 +183,7 @@ class Device:
         operation.done = True
         try:
             operation.action()
-        except (Fault, AccessError, PtxError) as error:
+        except (FaultError, AccessError, PtxError) as error:
             self.violation(str(error), (operation.name, operation.call))
             return False
         return True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from occamy_xdsl.lowering.cuda.api import CONSTANTS
 from occamy_xdsl.simulator import host_memory, ptx
 from occamy_xdsl.simulator.device import Device
-from occamy_xdsl.simulator.faults import Fault, Refusal
+from occamy_xdsl.simulator.faults import FaultError, RefusalError
 from occamy_xdsl.simulator.functions import SimulatedLibrary, implements
 
 
@@ -40,7 +40,7 @@ class CudaDriver(SimulatedLibrary):
 
     def _check_context(self) -> None:
         if not self.device.has_context:
-            raise Fault("no context: call cudaSetDevice or another function of the runtime first")
+            raise FaultError("no context: call cudaSetDevice or another function of the runtime first")
 
     @implements("cuModuleLoadData")
     def load(self, result: int | None, image: int | None) -> None:
@@ -49,18 +49,18 @@ class CudaDriver(SimulatedLibrary):
         try:
             program = ptx.parse(text)
         except ptx.PtxSyntaxError as error:
-            raise Refusal(CONSTANTS["CUDA_ERROR_INVALID_PTX"], str(error)) from None
+            raise RefusalError(CONSTANTS["CUDA_ERROR_INVALID_PTX"], str(error)) from None
         needed = int("".join(c for c in program.target if c.isdigit()))
         if needed > self.device.architecture:
             fact = f"PTX for {program.target} cannot run on sm_{self.device.architecture}"
-            raise Refusal(CONSTANTS["CUDA_ERROR_NO_BINARY_FOR_GPU"], fact)
+            raise RefusalError(CONSTANTS["CUDA_ERROR_NO_BINARY_FOR_GPU"], fact)
         host_memory.write_result(result, self.device.create(Module(program), "module"))
 
     @implements("cuModuleGetFunction")
     def get_function(self, result: int | None, module: int | None, name: int | None) -> None:
         found, text = self.device.get(module, Module, "module"), host_memory.read_string(name, "the name")
         if text not in found.program.kernels:
-            raise Refusal(CONSTANTS["CUDA_ERROR_NOT_FOUND"], f"the module has no kernel '{text}'")
+            raise RefusalError(CONSTANTS["CUDA_ERROR_NOT_FOUND"], f"the module has no kernel '{text}'")
         handle = 0x7000_0000_0000 + 0x1000 * (len(self._functions) + 1)
         self._functions[handle] = ModuleFunction(found, text)
         host_memory.write_result(result, handle)
@@ -87,16 +87,16 @@ class CudaDriver(SimulatedLibrary):
         self._check_context()
         found = self._functions.get(function or 0)
         if found is None:
-            raise Fault("not a function of a loaded module")
+            raise FaultError("not a function of a loaded module")
         if extra:
-            raise Fault("the simulator takes parameters by address only, not through `extra`")
+            raise FaultError("the simulator takes parameters by address only, not through `extra`")
         values = self._read_parameters(found, parameters)
         grid, block = (grid_x, grid_y, grid_z), (block_x, block_y, block_z)
         statistics = self.device.kernels.setdefault(found.name, ptx.KernelStatistics())
 
         def action() -> None:
             if not found.module.live:
-                raise Fault(f"the module of kernel '{found.name}' was unloaded before the kernel ran")
+                raise FaultError(f"the module of kernel '{found.name}' was unloaded before the kernel ran")
             ptx.launch(
                 found.module.program,
                 found.name,
@@ -120,7 +120,7 @@ class CudaDriver(SimulatedLibrary):
         if passed != len(parameters):
             count = f"at least {passed}" if passed > len(parameters) else str(passed)
             fact = f"takes {len(parameters)} parameters, the launch passes {count}"
-            raise Fault(f"kernel '{function.name}' {fact}")
+            raise FaultError(f"kernel '{function.name}' {fact}")
         return [
             host_memory.read_bytes(pointer, parameter.bytes, f"parameter {i}")
             for i, (pointer, parameter) in enumerate(zip(pointers, parameters, strict=False))

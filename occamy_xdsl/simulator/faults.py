@@ -19,11 +19,11 @@ class Violation:
         return f"{where}: {self.message}"
 
 
-class Fault(Exception):
+class FaultError(Exception):
     """Raised where a call or a deferred operation does something it must not."""
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """Raised where the real library returns an error that a correct program may meet and must handle."""
 
     def __init__(self, status: int, message: str):

@@ -15,7 +15,7 @@ def implements(*names: str) -> Callable[[Method], Method]:
     Mark a method as the C functions `names`.
 
     It gets the C arguments: numbers, and addresses as int or None. A status function returns its status, or
-    None for success, and may raise Fault or Refusal.
+    None for success, and may raise FaultError or RefusalError.
     """
 
     def mark(method: Method) -> Method:

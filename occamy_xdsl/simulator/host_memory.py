@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from occamy_xdsl.simulator.faults import Fault
+from occamy_xdsl.simulator.faults import FaultError
 from occamy_xdsl.simulator.ptx.arithmetic import Array
 
 
@@ -21,11 +21,11 @@ def _memory_file() -> int | None:
 
 
 def read_bytes(address: int | None, size: int, what: str) -> bytes:
-    """`size` bytes at an address; raises Fault if it is null or not mapped."""
+    """`size` bytes at an address; raises FaultError if it is null or not mapped."""
     if not size:
         return b""
     if not address:
-        raise Fault(f"{what} is a null pointer")
+        raise FaultError(f"{what} is a null pointer")
     file = _memory_file()
     if file is None:
         return ctypes.string_at(address, size)
@@ -34,12 +34,12 @@ def read_bytes(address: int | None, size: int, what: str) -> bytes:
     except (OSError, OverflowError):
         data = b""
     if len(data) != size:
-        raise Fault(f"{what}: {size} bytes at {address:#x} are not memory of the host")
+        raise FaultError(f"{what}: {size} bytes at {address:#x} are not memory of the host")
     return data
 
 
 def write_bytes(address: int | None, data: Array, what: str) -> None:
-    """Copy an array to an address; raises Fault if either end of the target is not mapped."""
+    """Copy an array to an address; raises FaultError if either end of the target is not mapped."""
     if not data.nbytes:
         return
     read_bytes(address, 1, what)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from occamy_xdsl.simulator.faults import Fault, Refusal
+from occamy_xdsl.simulator.faults import FaultError, RefusalError
 from occamy_xdsl.simulator.ptx.arithmetic import Array
 from occamy_xdsl.simulator.ptx.spaces import AccessError, first
 
@@ -97,9 +97,9 @@ class DeviceMemory:
         return [allocation for allocation in self._allocations if allocation.live]
 
     def allocate(self, size: int) -> int:
-        """Address of `size` fresh bytes; raises Refusal if the device has too little left."""
+        """Address of `size` fresh bytes; raises RefusalError if the device has too little left."""
         if self.used + size > self.capacity:
-            raise Refusal(OUT_OF_MEMORY, f"{size} bytes do not fit, {self.capacity - self.used} are free")
+            raise RefusalError(OUT_OF_MEMORY, f"{size} bytes do not fit, {self.capacity - self.used} are free")
         padded = -(-size // ALIGNMENT) * ALIGNMENT
         allocation = Allocation(
             self._next, size, np.full(padded, POISON, np.uint8), np.full(padded, _NEVER, np.int32)
@@ -114,9 +114,9 @@ class DeviceMemory:
         """Free an allocation by its first address."""
         allocation = self._find(address)
         if allocation is None or allocation.address != address:
-            raise Fault(f"{address:#x} is not the address of an allocation")
+            raise FaultError(f"{address:#x} is not the address of an allocation")
         if not allocation.live:
-            raise Fault(f"double free of the {allocation.bytes} bytes at {address:#x}")
+            raise FaultError(f"double free of the {allocation.bytes} bytes at {address:#x}")
         allocation.live = False
         allocation.data = allocation.writer = np.zeros(0, np.uint8)
         self.used -= allocation.bytes
@@ -145,7 +145,7 @@ class DeviceMemory:
         """The live allocation that holds the bytes, and their offset in it."""
         allocation = self._find(address)
         if allocation is None or not allocation.live or address + size > allocation.end:
-            raise Fault(self._describe(address, size))
+            raise FaultError(self._describe(address, size))
         return allocation, address - allocation.address
 
     # --- arrays, for the libraries ---
@@ -155,21 +155,25 @@ class DeviceMemory:
         allocation, offset = self._locate(region.address, region.bytes)
         dtype = np.dtype(region.dtype)
         if region.address % dtype.itemsize:
-            raise Fault(f"misaligned address {region.address:#x} for elements of {dtype.itemsize} bytes")
+            raise FaultError(f"misaligned address {region.address:#x} for elements of {dtype.itemsize} bytes")
         steps = [stride * dtype.itemsize for stride in region.strides]
         data = np.ndarray(region.shape, dtype, allocation.data, offset, steps)
         writer = np.ndarray(
-            (*region.shape, dtype.itemsize), np.int32, allocation.writer, 4 * offset, [4 * s for s in steps] + [4]
+            (*region.shape, dtype.itemsize),
+            np.int32,
+            allocation.writer,
+            4 * offset,
+            [4 * s for s in steps] + [4],
         )
         return data, writer
 
     def check(self, region: Region) -> None:
-        """Raise Fault unless a region lies in live memory."""
+        """Raise FaultError unless a region lies in live memory."""
         if 0 not in region.shape:
             self._views(region)
 
     def read(self, region: Region) -> Array:
-        """A copy of the elements of a region; raises Fault if one was never written."""
+        """A copy of the elements of a region; raises FaultError if one was never written."""
         if 0 in region.shape:
             return np.zeros(region.shape, region.dtype)
         data, writer = self._views(region)
@@ -178,7 +182,7 @@ class DeviceMemory:
             where = np.unravel_index(first(missing), missing.shape)
             fact = self._history(int(writer[where]))
             at = tuple(int(i) for i in where[:-1])
-            raise Fault(f"reads {int(missing.sum())} bytes {fact}, first in element {at}")
+            raise FaultError(f"reads {int(missing.sum())} bytes {fact}, first in element {at}")
         return data.copy()
 
     def _history(self, writer: int) -> str:

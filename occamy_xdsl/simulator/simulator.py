@@ -16,7 +16,7 @@ from xdsl.ir import Attribute
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.lowering.cuda import stubs
-from occamy_xdsl.lowering.cuda.api import CONSTANTS, FUNCTIONS, LIBRARIES, Function, llvm_type
+from occamy_xdsl.lowering.cuda.api import CONSTANTS, FUNCTIONS, Function, llvm_type
 from occamy_xdsl.lowering.host import PTR
 from occamy_xdsl.simulator import host_memory
 from occamy_xdsl.simulator.cublas import Cublas
@@ -24,7 +24,7 @@ from occamy_xdsl.simulator.cudart import CudaRuntime
 from occamy_xdsl.simulator.cudnn import Cudnn, WorkspaceModel, default_workspace_bytes
 from occamy_xdsl.simulator.device import Device
 from occamy_xdsl.simulator.driver import CudaDriver
-from occamy_xdsl.simulator.faults import Fault, Refusal, SimulationError, Violation
+from occamy_xdsl.simulator.faults import FaultError, RefusalError, SimulationError, Violation
 from occamy_xdsl.simulator.report import KernelReport, Report
 from occamy_xdsl.simulator.trace import HOST, Trace
 
@@ -55,7 +55,12 @@ def _stub_libraries() -> dict[str, ctypes.CDLL]:
     folder = Path(tempfile.mkdtemp(prefix="occamy-simulator-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     paths = stubs.write_stubs(folder)
-    return {name: ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL) for name, path in paths.items()}
+    libraries = {name: ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL) for name, path in paths.items()}
+    for name, function in FUNCTIONS.items():
+        entry = getattr(libraries[function.library], name)
+        entry.restype = _CTYPES[llvm_type(function.result)]
+        entry.argtypes = [_CTYPES[p.llvm_type] for p in function.parameters]
+    return libraries
 
 
 class _ErrorTexts:
@@ -75,7 +80,9 @@ class _ErrorTexts:
         ):
             found[name] = lambda status, library=library: self._address(library, status)
         for name in ("cuGetErrorName", "cuGetErrorString"):
-            found[name] = lambda status, result: host_memory.write_result(result, self._address("cuda", status))
+            found[name] = lambda status, result: host_memory.write_result(
+                result, self._address("cuda", status)
+            )
         return found
 
     def _address(self, library: str, status: int) -> int:
@@ -189,6 +196,10 @@ class Simulator:
             raise UsageError("libraries can be loaded only while the simulation runs")
         return ctypes.CDLL(str(path))
 
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a CUDA function from Python, as a program would; numbers and ctypes pointers are arguments."""
+        return getattr(_stub_libraries()[FUNCTIONS[name].library], name)(*arguments)
+
     # --- calls ---
 
     def _server(self, function: Function) -> Callable[..., Any]:
@@ -207,10 +218,10 @@ class Simulator:
                 return self._fail[1]
             try:
                 status = implementation(*arguments) or 0
-            except Refusal as refusal:
+            except RefusalError as refusal:
                 self._refusals.append(f"call {number}, {name}: {refusal}")
                 return refusal.status
-            except Fault as fault:
+            except FaultError as fault:
                 self._device.violation(str(fault))
                 return _FAULT_STATUS[library]
             except Exception as error:

@@ -16,7 +16,7 @@ import numpy as np
 
 from occamy_xdsl.simulator.ptx.parser import TYPE_BITS
 
-Array: TypeAlias = np.ndarray[Any, Any]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Compute: TypeAlias = Callable[..., Array]
 
 RAW: Mapping[int, type[np.generic]] = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
@@ -290,7 +290,10 @@ def _product(name: str, modifiers: set[str], type_: str) -> Operation | None:
     if "wide" in modifiers:
         wide = f"{type_[0]}{2 * TYPE_BITS[type_]}"
         number = _NUMBERS[wide]
-        function: Compute = lambda x, y: x.astype(number) * y.astype(number)
+
+        def function(x: Array, y: Array) -> Array:
+            return x.astype(number) * y.astype(number)
+
     else:
         wide = type_
         function = _high_half if "hi" in modifiers else operator.mul
@@ -411,9 +414,7 @@ def find(opcode: tuple[str, ...], sources: int) -> Operation:
             operation = Operation((type_, type_), "pred", compare)
         else:
             function = _COMBINE[combine]
-            operation = Operation(
-                (type_, type_, "pred"), "pred", lambda x, y, p: function(compare(x, y), p)
-            )
+            operation = Operation((type_, type_, "pred"), "pred", lambda x, y, p: function(compare(x, y), p))
     elif name == "selp":
         operation = Operation((type_, type_, "pred"), type_, lambda x, y, p: np.where(p, x, y))
     elif name == "cvt":

@@ -24,7 +24,7 @@ from occamy_xdsl.simulator.ptx.arithmetic import (
     encode,
     find,
 )
-from occamy_xdsl.simulator.ptx.parser import TYPE_BITS, Instruction, Kernel, Program, layout, split_operands
+from occamy_xdsl.simulator.ptx.parser import TYPE_BITS, Instruction, Program, layout, split_operands
 from occamy_xdsl.simulator.ptx.spaces import (
     LOCAL_WINDOW,
     MODULE_WINDOW,
@@ -157,9 +157,7 @@ class Machine:
         if self.grid[0] >= 2**31 or max(self.grid[1:]) > 65535:
             raise PtxError(kernel.name, f"grid {self.grid} is larger than a device allows")
         limit = kernel.max_threads
-        if limit is not None and (
-            self.threads > limit or (kernel.required_block and self.threads != limit)
-        ):
+        if limit is not None and (self.threads > limit or (kernel.required_block and self.threads != limit)):
             raise PtxError(kernel.name, f"block of {self.threads} threads, the kernel is built for {limit}")
         if self._shared_bytes > MAX_SHARED_BYTES:
             fact = f"{self._shared_bytes} bytes of shared memory"
@@ -630,7 +628,9 @@ def _transfer(
     if space == "generic":
         window = int(addresses[0]) >> 56
         if (addresses >> 56 != window).any():
-            raise AccessError("generic access to several memory spaces at once", first(addresses >> 56 != window))
+            raise AccessError(
+                "generic access to several memory spaces at once", first(addresses >> 56 != window)
+            )
         space = {1: "shared", 2: "local"}.get(window, "global")
         if space != "global":
             addresses = addresses - (window << 56)

@@ -133,7 +133,9 @@ class SharedMemory:
         if race.any():
             position = first(race)
             other = int(writers[position].max())
-            raise AccessError(f"shared-memory race: thread {other} wrote here since the last barrier", position)
+            raise AccessError(
+                f"shared-memory race: thread {other} wrote here since the last barrier", position
+            )
         cells = (words * size)[:, None] + np.arange(size)
         np.minimum.at(self._first_reader, cells, threads[:, None].astype(np.int32))
         np.maximum.at(self._last_reader, cells, threads[:, None].astype(np.int32))
@@ -152,7 +154,9 @@ class SharedMemory:
         # Of threads that store to one place together the last one wins; the others find another's bytes.
         race |= (self._data.reshape(-1, size)[words] != data).any(axis=1)
         if race.any():
-            raise AccessError("shared-memory race: another thread used these bytes since the last barrier", first(race))
+            raise AccessError(
+                "shared-memory race: another thread used these bytes since the last barrier", first(race)
+            )
         self._writer.reshape(-1, size)[words] = me
         self._written.reshape(-1, size)[words] = True
 

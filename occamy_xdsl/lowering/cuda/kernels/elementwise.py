@@ -104,7 +104,7 @@ class Elementwise(GpuKernel):
         lanes = self.lanes
         steps = -(-inner.size // lanes)
         points: list[IndexLike] = [(number % steps) * lanes if outer else number * lanes]
-        rest = number // steps if not isinstance(number, int) else number // steps
+        rest = number // steps
         for i, dim in enumerate(reversed(outer)):
             points.append(rest % dim.size if i + 1 < len(outer) else rest)
             rest = rest // dim.size
@@ -122,8 +122,10 @@ class Elementwise(GpuKernel):
             for i, view in enumerate(inputs):
                 step = inner.strides[i] if inner.size > 1 else 1
                 values.append(k.load_vector(view, position(i, view, shift), width if step else 1))
-            (result,) = k.inline(self.body, values) if values else k.inline(self.body, [])
-            k.store_vector(k.splat(result, width if width > 1 else None), output, position(-1, output, shift), width)
+            (result,) = k.inline(self.body, values)
+            k.store_vector(
+                k.splat(result, width if width > 1 else None), output, position(-1, output, shift), width
+            )
 
         remainder = inner.size % lanes
         if not remainder:

@@ -7,7 +7,16 @@ They are built, verified and printed by kernels, never parsed, so they are in no
 from collections.abc import Sequence
 
 from xdsl.dialects import gpu
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, I32, DictionaryAttr, FunctionType, StringAttr, i1, i32
+from xdsl.dialects.builtin import (
+    I32,
+    ArrayAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    FunctionType,
+    StringAttr,
+    i1,
+    i32,
+)
 from xdsl.ir import Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,

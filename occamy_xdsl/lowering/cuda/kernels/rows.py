@@ -213,7 +213,11 @@ class Row:
         return self.k.for_(self.thread, self.kernel.columns, self.kernel.threads_per_row, body, [total])[0]
 
     def reduce(
-        self, kind: str, function: Callable[[SSAValue], SSAValue] | None = None, *, beyond: float | None = None
+        self,
+        kind: str,
+        function: Callable[[SSAValue], SSAValue] | None = None,
+        *,
+        beyond: float | None = None,
     ) -> SSAValue:
         """
         All elements of the row, each through `function`, combined by sum, prod, max or min; in every thread.

@@ -92,9 +92,7 @@ def gpu_module(kernels: Sequence[GpuKernel], chip: str) -> ModuleOp:
             name = StringAttr(kernel.shared_name(i))
             ops.append(memref.GlobalOp.get(name, shared_type(buffer), UnitAttr()))
         ops.append(_kernel_op(kernel, kernel.build(isa)))
-    module = gpu.ModuleOp.create(
-        properties={"sym_name": StringAttr("kernels")}, regions=[Region(Block(ops))]
-    )
+    module = gpu.ModuleOp.create(properties={"sym_name": StringAttr("kernels")}, regions=[Region(Block(ops))])
     return ModuleOp([module])
 
 
