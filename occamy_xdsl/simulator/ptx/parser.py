@@ -148,15 +148,14 @@ def _kernel(name: str, parameters: str, directives: str, body: str, first_line: 
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
     for line, text in enumerate(body.split("\n"), first_line):
-        rest = text.strip()
-        while label := re.match(r"([$\w]+):\s*", rest):
-            labels[label[1]] = len(instructions)
-            rest = rest[label.end() :]
-        if variable := _VARIABLE.match(rest):
+        if variable := _VARIABLE.search(text):
             variables.append(_variable(variable))
             continue
         # Vector operands keep their braces; those of inline assembly stand alone.
-        for statement in (part.strip() for part in rest.split(";")):
+        for statement in (part.strip() for part in text.split(";")):
+            while label := re.match(r"([$\w]+):\s*", statement):
+                labels[label[1]] = len(instructions)
+                statement = statement[label.end() :]
             if register := re.fullmatch(r"\.reg\s+\.(\w+)\s+(.*)", statement):
                 bits = 1 if register[1] == "pred" else TYPE_BITS[register[1]]
                 for names in split_operands(register[2]):
