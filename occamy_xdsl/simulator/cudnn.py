@@ -558,7 +558,9 @@ class Cudnn(SimulatedLibrary):
         needed = self._needed_bytes(algorithm, x[0], w[0], convolution, y[0])
         address, size = workspace
         if size < needed:
-            raise RefusalError(BAD_PARAM, f"a workspace of {size} bytes, algorithm {algorithm} needs {needed}")
+            raise RefusalError(
+                BAD_PARAM, f"a workspace of {size} bytes, algorithm {algorithm} needs {needed}"
+            )
         if needed and not address:
             raise FaultError("the workspace is a null pointer")
         scratch = Region.of_bytes(address or 0, size if address else 0)
@@ -645,7 +647,9 @@ class Cudnn(SimulatedLibrary):
         sizes = zip(source.shape[2:], found.window, found.pads, found.strides, strict=True)
         expected = (*source.shape[:2], *(1 + (n + 2 * p - k) // s for n, k, p, s in sizes))
         if target.shape != expected:
-            raise RefusalError(BAD_PARAM, f"the output has shape {target.shape}, the pooling gives {expected}")
+            raise RefusalError(
+                BAD_PARAM, f"the output has shape {target.shape}, the pooling gives {expected}"
+            )
         self._map("cudnnPoolingForward", handle, (alpha, beta), source, target, lambda a: pool(a, found))
 
     @implements("cudnnSoftmaxForward")

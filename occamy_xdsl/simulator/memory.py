@@ -99,7 +99,9 @@ class DeviceMemory:
     def allocate(self, size: int) -> int:
         """Address of `size` fresh bytes; raises RefusalError if the device has too little left."""
         if self.used + size > self.capacity:
-            raise RefusalError(OUT_OF_MEMORY, f"{size} bytes do not fit, {self.capacity - self.used} are free")
+            raise RefusalError(
+                OUT_OF_MEMORY, f"{size} bytes do not fit, {self.capacity - self.used} are free"
+            )
         padded = -(-size // ALIGNMENT) * ALIGNMENT
         allocation = Allocation(
             self._next, size, np.full(padded, POISON, np.uint8), np.full(padded, _NEVER, np.int32)

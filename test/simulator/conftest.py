@@ -22,7 +22,9 @@ class Program:
 
     def call(self, name: str, *arguments, status: int = 0) -> None:
         got = self.simulator.call(name, *arguments)
-        assert got == status, f"{name}: {got}, {self.simulator.violations}, {self.simulator.report().refusals}"
+        assert got == status, (
+            f"{name}: {got}, {self.simulator.violations}, {self.simulator.report().refusals}"
+        )
 
     def make(self, name: str, *arguments) -> int:
         """The handle or address that a function creates, its first argument."""

@@ -87,7 +87,10 @@ def test_missing_synchronisation(program, lenient: Simulator) -> None:
 
 
 def test_strict_simulation_raises(program) -> None:
-    with pytest.raises(SimulationError, match="256 bytes of device memory were never freed"), Simulator() as s:
+    with (
+        pytest.raises(SimulationError, match="256 bytes of device memory were never freed"),
+        Simulator() as s,
+    ):
         program(s).make("cudaMalloc", 256)
 
 

@@ -54,7 +54,9 @@ class Convolution:
         self.p.call(name, *arguments, algorithm, ctypes.byref(size), status=status)
         return size.value
 
-    def forward(self, algorithm: int = 0, workspace: int | None = None, size: int = 0, status: int = 0, **changed):
+    def forward(
+        self, algorithm: int = 0, workspace: int | None = None, size: int = 0, status: int = 0, **changed
+    ):
         p, one, zero = self.p, self.p.pointer(1.0), self.p.pointer(0.0)
         address = {"x": self.x, "w": self.w, "y": self.y} | changed
         p.call(

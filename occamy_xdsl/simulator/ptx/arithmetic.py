@@ -26,7 +26,7 @@ _NUMBERS: Mapping[str, type[np.generic]] = {
     **{"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64},
     **{"f16": np.float16, "f32": np.float32, "f64": np.float64},
 }
-FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")
+FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f32x2", "f64")
 """The floating-point types."""
 
 
@@ -40,7 +40,7 @@ def decode(raw: Array, type_: str) -> Array:
         return raw
     raw = raw.astype(RAW[TYPE_BITS[type_]], copy=False)
     if type_.endswith("x2"):
-        return decode(raw[..., None].view(np.uint16), type_[:-2])
+        return decode(raw[..., None].view(RAW[TYPE_BITS[type_] // 2]), type_[:-2])
     if type_ == "bf16":
         return (raw.astype(np.uint32) << 16).view(np.float32)
     return raw.view(_NUMBERS[type_])
@@ -51,7 +51,7 @@ def encode(value: Array, type_: str) -> Array:
     if type_ == "pred":
         return value
     if type_.endswith("x2"):
-        return np.ascontiguousarray(encode(value, type_[:-2])).view(np.uint32)[..., 0]
+        return np.ascontiguousarray(encode(value, type_[:-2])).view(RAW[TYPE_BITS[type_]])[..., 0]
     if type_ == "bf16":
         bits = np.asarray(value, np.float32).view(np.uint32)
         rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

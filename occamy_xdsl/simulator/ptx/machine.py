@@ -206,6 +206,10 @@ class Machine:
         """Bytes of a kernel parameter."""
         return self._parameters[name]
 
+    def is_register(self, name: str) -> bool:
+        """Whether an operand is a register; inline assembly has some without a percent sign."""
+        return name.startswith("%") or name in self.kernel.register_bits
+
     def register_bits(self, name: str) -> int:
         """Bits of a register by its declaration."""
         prefix = re.sub(r"\d+$", "", name)
@@ -379,8 +383,8 @@ def _immediate(text: str, type_: str) -> Array | None:
 
 def _source(text: str, type_: str, instruction: Instruction, machine: Machine) -> Source:
     """Reader of an operand as numbers of a type."""
-    if text.startswith(("%", "!%")):
-        register = text.lstrip("!")
+    register = text.lstrip("!")
+    if machine.is_register(register):
         if text.startswith("!"):
             return lambda run: ~run.register(register, instruction)
         return lambda run: decode(run.register(register, instruction), type_)
@@ -401,7 +405,7 @@ def _address(text: str, instruction: Instruction, machine: Machine) -> Source:
         raise PtxError(machine.kernel.name, f"cannot read the address in PTX line {instruction.line}: {text}")
     offset = int(match[2] or "0", 0)
     base = _source(match[1], "b64", instruction, machine)
-    if match[1].startswith("%") and machine.register_bits(match[1]) == 32:
+    if machine.is_register(match[1]) and machine.register_bits(match[1]) == 32:
         base = _source(match[1], "b32", instruction, machine)
     return lambda run: base(run).astype(np.int64) + offset
 

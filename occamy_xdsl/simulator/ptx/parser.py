@@ -11,7 +11,7 @@ from math import prod
 
 TYPE_BITS: Mapping[str, int] = {
     **{f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)},
-    **{"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f64": 64},
+    **{"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f32x2": 64, "f64": 64},
     "pred": 1,
 }
 """Bits of each type, predicates included."""
@@ -151,8 +151,8 @@ def _kernel(name: str, parameters: str, directives: str, body: str, first_line: 
         if variable := _VARIABLE.search(text):
             variables.append(_variable(variable))
             continue
-        # Vector operands keep their braces; those of inline assembly stand alone.
-        for statement in (part.strip() for part in text.split(";")):
+        # Only the blocks of inline assembly start with a brace; vector operands keep theirs.
+        for statement in (part.strip().removeprefix("{").strip() for part in text.split(";")):
             while label := re.match(r"([$\w]+):\s*", statement):
                 labels[label[1]] = len(instructions)
                 statement = statement[label.end() :]
@@ -160,7 +160,7 @@ def _kernel(name: str, parameters: str, directives: str, body: str, first_line: 
                 bits = 1 if register[1] == "pred" else TYPE_BITS[register[1]]
                 for names in split_operands(register[2]):
                     registers[re.sub(r"<\d+>$|(?<=\D)\d+$", "", names)] = bits
-            elif statement and statement not in "{}" and not statement.startswith("."):
+            elif statement and statement != "}" and not statement.startswith("."):
                 instructions.append(_instruction(statement, line))
     limit = re.search(r"\.(maxntid|reqntid)\s+([\d,\s]+)", directives)
     return Kernel(

@@ -63,7 +63,9 @@ def run(
             strides = [s * dtype.itemsize for s in buffer.strides]
             view = np.lib.stride_tricks.as_strided(image[buffer.origin :], buffer.shape, strides)
             touched = np.zeros(buffer.extent, bool)
-            np.lib.stride_tricks.as_strided(touched[buffer.origin :], buffer.shape, buffer.strides)[...] = True
+            np.lib.stride_tricks.as_strided(touched[buffer.origin :], buffer.shape, buffer.strides)[...] = (
+                True
+            )
             view[...] = np.ascontiguousarray(np.broadcast_to(array, buffer.shape)).view(dtype)
             for at in np.flatnonzero(touched) if not touched.all() else ():
                 memory.write(Region(pointers[-1] + int(at) * dtype.itemsize, (1,), (1,), dtype), image[at])
@@ -79,7 +81,9 @@ def run(
 
 
 def check(
-    cases: Sequence[tuple[GpuKernel, Sequence[np.ndarray], np.ndarray]], chip: str = "sm_80", rtol: float = 1e-5
+    cases: Sequence[tuple[GpuKernel, Sequence[np.ndarray], np.ndarray]],
+    chip: str = "sm_80",
+    rtol: float = 1e-5,
 ) -> list[ptx.KernelStatistics]:
     """Compile all kernels together, compare each with the expected output; their counts."""
     text = assembler.compile_kernels([kernel for kernel, _, _ in cases], chip)
@@ -135,7 +139,11 @@ def test_elementwise_shapes_strides_and_broadcasts() -> None:
     transposed = Buffer(shape, (1, 48, 3), "f32")
     reversed_ = Buffer(shape, (128, 16, -1), "f32")
     padded = Buffer(shape, (8 * 20, 20, 1), "f32")
-    for a, b, out in ((transposed, reversed_, C(shape)), (C(shape), padded, transposed), (C(shape), C(shape), padded)):
+    for a, b, out in (
+        (transposed, reversed_, C(shape)),
+        (C(shape), padded, transposed),
+        (C(shape), C(shape), padded),
+    ):
         y = random(*shape)
         cases.append((Elementwise(add_relu(), (a, b), out), [x, y], np.maximum(x + y, 0)))
     check(cases)
@@ -212,14 +220,18 @@ def test_element_types() -> None:
     expected = (wide * (1 + np.vectorize(erf)(wide * 0.70710678))).astype(np.float16)
     halves = Elementwise(block([f16], gelu), (C(h.shape, "f16"),), C(h.shape, "f16"))
     assert halves.lanes == 8
-    integers = Elementwise(block([i32, i32], lambda a, c: [arith.MuliOp(a, c)]), (C((500,), "i32"),) * 2, C((500,), "i32"))
+    integers = Elementwise(
+        block([i32, i32], lambda a, c: [arith.MuliOp(a, c)]), (C((500,), "i32"),) * 2, C((500,), "i32")
+    )
 
     def choose(c, a):
         zero = number(0.0)
         return [zero, SelectOp(c, a, zero.result)]
 
     select = Elementwise(block([i1, f32], choose), (C((1000,), "i1"), C((1000,))), C((1000,)))
-    compare = Elementwise(block([f32, f32], lambda a, c: [CmpfOp("olt", a, c)]), (C((1000,)),) * 2, C((1000,), "i1"))
+    compare = Elementwise(
+        block([f32, f32], lambda a, c: [CmpfOp("olt", a, c)]), (C((1000,)),) * 2, C((1000,), "i1")
+    )
     check([(halves, [h], expected)], rtol=1e-3)
     check(
         [
@@ -249,7 +261,11 @@ def transposed(shape: tuple[int, ...], order: tuple[int, ...]) -> Buffer:
 def test_transpose_is_coalesced() -> None:
     """2-D transposes and NCHW to NHWC and back: at least 95 % of the bytes that move are used."""
     cases = []
-    for shape, order in (((256, 96), (1, 0)), ((2, 64, 14, 16), (0, 2, 3, 1)), ((2, 14, 16, 64), (0, 3, 1, 2))):
+    for shape, order in (
+        ((256, 96), (1, 0)),
+        ((2, 64, 14, 16), (0, 2, 3, 1)),
+        ((2, 14, 16, 64), (0, 3, 1, 2)),
+    ):
         x = random(*shape)
         expected = x.transpose(order)
         kernel = copy_kernel(transposed(shape, order), C(expected.shape))
@@ -266,11 +282,18 @@ def test_transpose_is_coalesced() -> None:
 def test_copies_of_any_strides() -> None:
     """Tiles that are not full, element sizes, slices, broadcasts and reversals."""
     text_cases = []
-    for shape, order in (((5, 7), (1, 0)), ((33, 3, 31), (2, 1, 0)), ((2, 3, 4, 5), (3, 1, 0, 2)), ((70,), (0,))):
+    for shape, order in (
+        ((5, 7), (1, 0)),
+        ((33, 3, 31), (2, 1, 0)),
+        ((2, 3, 4, 5), (3, 1, 0, 2)),
+        ((70,), (0,)),
+    ):
         x = random(*shape)
         kernel = copy_kernel(transposed(shape, order), C(x.transpose(order).shape))
         text_cases.append((kernel, x.transpose(order)))
-    text_cases.append((copy_kernel(C((40,)).broadcast_to((9, 40)), C((9, 40))), np.broadcast_to(random(40), (9, 40))))
+    text_cases.append(
+        (copy_kernel(C((40,)).broadcast_to((9, 40)), C((9, 40))), np.broadcast_to(random(40), (9, 40)))
+    )
     text_cases.append((copy_kernel(Buffer((6, 8), (16, -2), "f32"), C((6, 8))), random(6, 8)))
     text_cases.append((copy_kernel(C((6, 8)), Buffer((6, 8), (20, 2), "f32")), random(6, 8)))
     text = assembler.compile_kernels([kernel for kernel, _ in text_cases], "sm_75")
@@ -281,8 +304,8 @@ def test_copies_of_any_strides() -> None:
 
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f64"])
 def test_transposes_of_other_sizes(dtype: str) -> None:
-    x = (random(64, 48) * 50).astype(NUMPY_TYPES[dtype])
-    kernel = copy_kernel(Buffer((48, 64), (1, 48), dtype), Buffer.contiguous((48, 64), dtype))
+    x = (random(64, 96) * 50).astype(NUMPY_TYPES[dtype])
+    kernel = copy_kernel(Buffer((96, 64), (1, 96), dtype), Buffer.contiguous((96, 64), dtype))
     text = assembler.compile_kernels([kernel], "sm_90")
     got, statistics = run(text, kernel, [np.ascontiguousarray(x.T)])
     np.testing.assert_array_equal(got.view(x.dtype), x.T)
@@ -304,7 +327,9 @@ def test_softmax() -> None:
         log = (shifted - np.log(total)).astype(np.float32)
         cases.append((RowSoftmax(C(shape), C(shape), log=True), [x], log))
     counts = check(cases)
-    assert min(c.efficiency for c, (_, (x,), _) in zip(counts, cases, strict=True) if x.shape[-1] >= 64) >= 0.95
+    assert (
+        min(c.efficiency for c, (_, (x,), _) in zip(counts, cases, strict=True) if x.shape[-1] >= 64) >= 0.95
+    )
 
 
 def test_softmax_in_place_and_of_strided_rows() -> None:
@@ -318,7 +343,10 @@ def test_softmax_in_place_and_of_strided_rows() -> None:
     np.testing.assert_allclose(got, expected.transpose(0, 2, 1), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "function"), [("sum", np.sum), ("mean", np.mean), ("max", np.max), ("min", np.min), ("prod", np.prod)])
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [("sum", np.sum), ("mean", np.mean), ("max", np.max), ("min", np.min), ("prod", np.prod)],
+)
 def test_reductions(kind: str, function: Callable) -> None:
     cases = []
     for shape in ROWS:
@@ -335,15 +363,22 @@ def test_reductions_of_other_types() -> None:
     n = RNG.integers(-100, 100, (2, 700)).astype(np.int32)
     x = random(2, 50)
     x[0, 7] = np.nan
-    check(
-        [
-            (RowReduce(C(h.shape, "f16"), C((3, 1), "f16"), "sum"), [h], h.astype(np.float64).sum(-1, keepdims=True).astype(np.float16)),
-            (RowReduce(C(u.shape, "ui8"), C((5, 1), "ui8"), "max"), [u], u.max(-1, keepdims=True)),
-            (RowReduce(C(n.shape, "i32"), C((2, 1), "i32"), "sum"), [n], n.sum(-1, keepdims=True, dtype=np.int32)),
-            (RowReduce(C(x.shape), C((2, 1)), "max"), [x], x.max(-1, keepdims=True)),
-        ],
-        rtol=2e-3,
-    )  # fmt: skip
+    d = RNG.standard_normal((3, 600))
+    b = RNG.integers(0, 2, (4, 9)).astype(np.bool_)
+
+    def case(kind: str, array: np.ndarray, dtype: str, expected: np.ndarray):
+        kernel = RowReduce(C(array.shape, dtype), C((len(array), 1), dtype), kind)
+        return kernel, [array], expected.astype(array.dtype)[:, None]
+
+    cases = [
+        case("sum", h, "f16", h.astype(np.float64).sum(-1)),
+        case("max", u, "ui8", u.max(-1)),
+        case("sum", n, "i32", n.sum(-1)),
+        case("max", x, "f32", x.max(-1)),
+        case("max", d, "f64", d.max(-1)),
+        case("max", b, "i1", b.max(-1)),
+    ]
+    check(cases, rtol=2e-3)
 
 
 # --- all architectures ------------------------------------------------------------------------------------

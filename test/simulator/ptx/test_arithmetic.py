@@ -82,7 +82,9 @@ def f32(function) -> np.ndarray:
 
 
 def towards_zero(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    quotients = [abs(int(x)) // abs(int(y)) * (1 if (x < 0) == (y < 0) else -1) for x, y in zip(a, b, strict=True)]
+    quotients = [
+        abs(int(x)) // abs(int(y)) * (1 if (x < 0) == (y < 0) else -1) for x, y in zip(a, b, strict=True)
+    ]
     return np.array(quotients, np.int64).astype(np.int32)
 
 
@@ -132,7 +134,8 @@ EXACT = [
     ("popc.b32 D, A;", [U32], np.array([int(u).bit_count() for u in U32], np.uint32)),
     ("clz.b32 D, A;", [U32], np.array([32 - int(u).bit_length() for u in U32], np.uint32)),
     ("prmt.b32 D, A, B, 0x3210;", [U32, V32], U32),
-    ("prmt.b32 D, A, B, 0x0476;", [U32, V32], (U32 & 255) << 24 | (V32 & 255) << 16 | V32 >> 16 & 0xFF00 | V32 >> 16 & 255),
+    ("prmt.b32 D, A, B, 0x0476;", [U32, V32],
+     (U32 & 255) << 24 | (V32 & 255) << 16 | V32 >> 16 & 0xFF00 | V32 >> 16 & 255),
     ("lop3.b32 D, A, B, A, 0x3C;", [U32, V32], U32 ^ V32),
     ("shf.l.wrap.b32 D, A, B, 4;", [U32, V32], V32 << 4 | U32 >> 28),
     ("shf.r.wrap.b32 D, A, B, 36;", [U32, V32], U32 >> 4 | V32 << 28),
@@ -151,7 +154,9 @@ EXACT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "inputs", "expected"), EXACT, ids=lambda v: v[:24] if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("code", "inputs", "expected"), EXACT, ids=lambda v: v[:24] if isinstance(v, str) else ""
+)
 def test_exact(code: str, inputs: list[np.ndarray], expected: np.ndarray) -> None:
     got = run(code, inputs, expected.dtype)
     np.testing.assert_array_equal(got, expected)
@@ -187,7 +192,9 @@ def test_directed_rounding() -> None:
     """1 + 2^-30 lies between two floats; the largest float below 1 + 2^-23 is 1."""
     x, y = np.array([1, -1], np.float32), np.array([2**-30, -(2**-30)], np.float32)
     above = np.nextafter(np.float32(1), np.float32(2))
-    results = {mode: run(f"add.{mode}.f32 D, A, B;", [x, y], np.dtype(np.float32)) for mode in ("rm", "rp", "rz")}
+    results = {
+        mode: run(f"add.{mode}.f32 D, A, B;", [x, y], np.dtype(np.float32)) for mode in ("rm", "rp", "rz")
+    }
     assert results["rm"].tolist() == [1, -above]
     assert results["rp"].tolist() == [above, -1]
     assert results["rz"].tolist() == [1, -1]
@@ -213,7 +220,9 @@ def test_bfloat16_rounds_to_nearest_even() -> None:
     assert back[:3].tolist() == [1.0, 1.015625, 1.0078125]
 
 
-@pytest.mark.parametrize("code", ["brkpt;", "fly.f32 D, A;", "add.rm.f64 D, A, A;", "call foo;", "mov.b32 D, x;"])
+@pytest.mark.parametrize(
+    "code", ["brkpt;", "fly.f32 D, A;", "add.rm.f64 D, A, A;", "call foo;", "mov.b32 D, x;"]
+)
 def test_unknown_instructions_are_named(code: str) -> None:
     with pytest.raises(ptx.PtxError, match=r"PTX line \d+"):
         run(code, [F], np.dtype(np.float32))

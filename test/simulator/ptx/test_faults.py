@@ -230,7 +230,9 @@ def test_generic_addresses_local_memory_and_constants() -> None:
 )
 def test_shuffles(mode: str, amount: int, clamp: int, source: Callable) -> None:
     text = replaced("bar.sync 0;", f"shfl.sync.{mode}.b32 %r4, %r4, {amount}, {clamp}, -1;")
-    text = text.replace("st.shared.b32 [%rd7], %r4;", "").replace("ld.shared.b32 %r6, [%rd8+252];", "mov.b32 %r6, %r4;")
+    text = text.replace("st.shared.b32 [%rd7], %r4;", "").replace(
+        "ld.shared.b32 %r6, [%rd8+252];", "mov.b32 %r6, %r4;"
+    )
     got, _ = run(text)
     lanes = np.arange(128) % 32
     np.testing.assert_array_equal(got, X[np.arange(128) - lanes + source(lanes)])

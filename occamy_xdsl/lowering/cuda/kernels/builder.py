@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from xdsl.dialects import arith, gpu, math, memref, vector
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, VectorType, i32, i64
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, VectorType, f64, i32, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import IRDLOperation
 
@@ -65,13 +65,23 @@ class GpuBuilder(KernelBuilder):
 
     def warp_reduce(self, value: SSAValue, combine: Callable[[SSAValue, SSAValue], SSAValue]) -> SSAValue:
         """The values of all lanes of the warp combined, in every lane; the order is a butterfly."""
-        width = self.constant(WARP, i32)
         offset = WARP // 2
         while offset:
-            other = self.emit(ShuffleOp(value, self.constant(offset, i32), width))
-            value = combine(value, other)
+            value = combine(value, self.shuffle(value, offset))
             offset //= 2
         return value
+
+    def shuffle(self, value: SSAValue, offset: int) -> SSAValue:
+        """The 32-bit or 64-bit value of the lane whose number differs by `xor offset`."""
+        if value.type not in (i64, f64):
+            return self.emit(ShuffleOp(value, self.constant(offset, i32), self.constant(WARP, i32)))
+        bits = value if value.type == i64 else self.emit(arith.BitcastOp(value, i64))
+        half = self.constant(32, i64)
+        high = self.emit(arith.TruncIOp(self.emit(arith.ShRUIOp(bits, half)), i32))
+        low, high = (self.shuffle(part, offset) for part in (self.emit(arith.TruncIOp(bits, i32)), high))
+        upper = self.emit(arith.ShLIOp(self.emit(arith.ExtUIOp(high, i64)), half))
+        joined = self.emit(arith.OrIOp(upper, self.emit(arith.ExtUIOp(low, i64))))
+        return joined if value.type == i64 else self.emit(arith.BitcastOp(joined, f64))
 
     def _inline_op(self, op: Operation, operands: Sequence[SSAValue], lanes: int | None) -> SSAValue:
         if isinstance(op, arith.ConstantOp):

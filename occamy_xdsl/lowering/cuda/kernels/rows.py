@@ -9,7 +9,7 @@ Source: J. Luitjens, Faster Parallel Reductions on Kepler, 2014.
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, prod
 
 import numpy as np
@@ -59,8 +59,9 @@ def is_float(dtype: str) -> bool:
 
 
 def compute_dtype(dtype: str) -> str:
-    """The dtype of intermediate results: f32 for 16-bit floats, else the same."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
+    """The dtype of intermediate results, of at least 32 bits as shuffles need: f32 for 16-bit floats."""
+    narrow = {"f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i32", "ui8": "ui32", "ui16": "ui32"}
+    return narrow.get(dtype, dtype)
 
 
 def neutral(kind: str, dtype: str) -> float:
@@ -82,7 +83,13 @@ class RowKernel(GpuKernel):
 
     @property
     def arguments(self) -> tuple[Buffer, ...]:
-        return self.input, self.output
+        # Truth values are bytes of 0 and 1, which compare like numbers.
+        return tuple(replace(b, dtype="ui8") if b.dtype == "i1" else b for b in (self.input, self.output))
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of intermediate results."""
+        return compute_dtype(self.arguments[0].dtype)
 
     @property
     def columns(self) -> int:
@@ -104,7 +111,7 @@ class RowKernel(GpuKernel):
         if self.threads_per_row == WARP:
             return ()
         # One array for each reduction of a row: the second one need not wait for readers of the first.
-        buffer = Buffer.contiguous((WARPS,), compute_dtype(self.input.dtype))
+        buffer = Buffer.contiguous((WARPS,), self.dtype)
         return (buffer,) * self.reductions
 
     @property
@@ -155,7 +162,7 @@ class Row:
     @property
     def dtype(self) -> str:
         """Dtype of intermediate results."""
-        return compute_dtype(self.kernel.input.dtype)
+        return self.kernel.dtype
 
     @property
     def steps(self) -> int:

@@ -13,7 +13,9 @@ from xdsl.dialects.builtin import (
     NoneAttr,
     StringAttr,
     UnitAttr,
+    f64,
     i32,
+    i64,
 )
 from xdsl.ir import Block, Operation, Region
 
@@ -108,6 +110,13 @@ def _kernel_op(kernel: GpuKernel, function: func.FuncOp) -> KernelOp:
     for i in range(len(kernel.arguments)):
         names = ("llvm.noalias", "llvm.readonly") if i in cached else ()
         attributes.append(DictionaryAttr({name: UnitAttr() for name in names}))
+    for op in function.walk():
+        if isinstance(op, memref.LoadOp | memref.StoreOp):
+            element = op.memref.type
+            assert isinstance(element, MemRefType)
+            if element.element_type in (i64, f64):
+                # MLIR takes i64 for aligned to 4 bytes, and would split the access.
+                op.attributes["alignment"] = IntegerAttr(8, i64)
     region = function.detach_region(function.body)
     return KernelOp(kernel.symbol, function.function_type, attributes, kernel.block, region)
 
