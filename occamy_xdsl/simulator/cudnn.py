@@ -581,7 +581,10 @@ class Cudnn(SimulatedLibrary):
         def action() -> None:
             memory.clobber(scratch.address, scratch.bytes)
             compute = np.float64 if x[0].dtype == np.float64 else np.float32
-            read = lambda region: memory.read(region).astype(compute)  # noqa: E731
+
+            def read(region: Region) -> Array:
+                return memory.read(region).astype(compute)
+
             result = scales[0] * convolve(read(x_region), read(w_region), convolution)
             if z_region is not None:
                 result = result + scales[1] * read(z_region)
@@ -673,5 +676,8 @@ class Cudnn(SimulatedLibrary):
             raise RefusalError(BAD_PARAM, f"x has shape {source.shape}, y has {target.shape}")
         instance = mode == CONSTANTS["CUDNN_SOFTMAX_MODE_INSTANCE"]
         axes = tuple(range(1, len(source.shape))) if instance else (1,)
-        function = lambda a: softmax(a, algorithm, axes)  # noqa: E731
+
+        def function(values: Array) -> Array:
+            return softmax(values, algorithm, axes)
+
         self._map("cudnnSoftmaxForward", handle, (alpha, beta), source, target, function, may_alias=True)

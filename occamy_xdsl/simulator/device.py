@@ -80,7 +80,7 @@ class Device:
         self.kernels: dict[str, KernelStatistics] = {}
         self.copied_bytes: Counter[str] = Counter()
         self.notes: Counter[str] = Counter()
-        self.call = ("", 0)
+        self.call: tuple[str, int] = ("", 0)
         """Name and number of the call that is being served."""
         self.default_stream = Stream("default stream", blocking=False)
         self._handles: dict[int, tuple[str, object]] = {}

@@ -122,6 +122,6 @@ class CudaDriver(SimulatedLibrary):
             fact = f"takes {len(parameters)} parameters, the launch passes {count}"
             raise FaultError(f"kernel '{function.name}' {fact}")
         return [
-            host_memory.read_bytes(pointer, parameter.bytes, f"parameter {i}")
+            host_memory.read_bytes(pointer, parameter.size, f"parameter {i}")
             for i, (pointer, parameter) in enumerate(zip(pointers, parameters, strict=False))
         ]

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -78,12 +78,13 @@ class _ErrorTexts:
             ("cudnnGetErrorString", "cudnn"),
             ("cublasGetStatusString", "cublas"),
         ):
-            found[name] = lambda status, library=library: self._address(library, status)
+            found[name] = partial(self._address, library)
         for name in ("cuGetErrorName", "cuGetErrorString"):
-            found[name] = lambda status, result: host_memory.write_result(
-                result, self._address("cuda", status)
-            )
+            found[name] = self._write_address
         return found
+
+    def _write_address(self, status: int, result: int | None) -> None:
+        host_memory.write_result(result, self._address("cuda", status))
 
     def _address(self, library: str, status: int) -> int:
         prefix = _STATUS_PREFIXES[library]

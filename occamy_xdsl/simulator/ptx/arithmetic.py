@@ -18,10 +18,13 @@ from occamy_xdsl.simulator.ptx.parser import TYPE_BITS
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Compute: TypeAlias = Callable[..., Array]
+Unary: TypeAlias = Callable[[Array], Array]
+Binary: TypeAlias = Callable[[Array, Array], Array]
+Ternary: TypeAlias = Callable[[Array, Array, Array], Array]
 
-RAW: Mapping[int, type[np.generic]] = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+RAW: Mapping[int, Any] = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 """numpy's type of a register by its bits."""
-_NUMBERS: Mapping[str, type[np.generic]] = {
+_NUMBERS: Mapping[str, Any] = {
     **{f"{kind}{bits}": RAW[bits] for kind in "bu" for bits in (8, 16, 32, 64)},
     **{"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64},
     **{"f16": np.float16, "f32": np.float32, "f64": np.float64},
@@ -68,6 +71,18 @@ class Operation:
     compute: Compute
 
 
+def _unary(source: str, result: str, function: Unary) -> Operation:
+    return Operation((source,), result, function)
+
+
+def _binary(sources: tuple[str, str], result: str, function: Binary) -> Operation:
+    return Operation(sources, result, function)
+
+
+def _ternary(sources: tuple[str, str, str], result: str, function: Ternary) -> Operation:
+    return Operation(sources, result, function)
+
+
 # --- rounding ---------------------------------------------------------------------------------------------
 
 _ROUNDING = {"rn", "rz", "rm", "rp"}
@@ -100,14 +115,14 @@ def _minimum(x: Array, y: Array) -> Array:
     return -_maximum(-x, -y)
 
 
-def _propagate_nan(function: Compute) -> Compute:
+def _propagate_nan(function: Binary) -> Binary:
     def compute(x: Array, y: Array) -> Array:
         return np.where(np.isnan(x) | np.isnan(y), np.array(np.nan, x.dtype), function(x, y))
 
     return compute
 
 
-_FLOAT_UNARY: Mapping[str, Compute] = {
+_FLOAT_UNARY: Mapping[str, Unary] = {
     "ex2": np.exp2,
     "lg2": np.log2,
     "sqrt": np.sqrt,
@@ -117,11 +132,11 @@ _FLOAT_UNARY: Mapping[str, Compute] = {
     "sin": np.sin,
     "cos": np.cos,
 }
-_FLOAT_BINARY: Mapping[str, Compute] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
+_FLOAT_BINARY: Mapping[str, Binary] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.true_divide,
 }
 
 
@@ -149,7 +164,7 @@ def _float_operation(name: str, modifiers: set[str], type_: str) -> Operation | 
     if mode != "rn" and scalar != "f32":
         return None
     if name == "fma" or (name == "mad" and type_ in FLOATS):
-        return Operation((type_,) * 3, type_, rounded(lambda x, y, z: x * y + z, wide=True))
+        return Operation((type_,) * 3, type_, rounded(_multiply_add, wide=True))
     if name in _FLOAT_BINARY:
         return Operation((type_,) * 2, type_, rounded(_FLOAT_BINARY[name], wide=False))
     if name in _FLOAT_UNARY:
@@ -158,12 +173,16 @@ def _float_operation(name: str, modifiers: set[str], type_: str) -> Operation | 
         function = _maximum if name == "max" else _minimum
         return Operation((type_,) * 2, type_, _propagate_nan(function) if "NaN" in modifiers else function)
     if name == "neg":
-        return Operation((type_,), type_, operator.neg)
+        return Operation((type_,), type_, np.negative)
     if name == "abs":
         return Operation((type_,), type_, np.abs)
     if name == "copysign":
-        return Operation((type_,) * 2, type_, lambda sign, magnitude: np.copysign(magnitude, sign))
+        return _binary((type_, type_), type_, lambda sign, magnitude: np.copysign(magnitude, sign))
     return None
+
+
+def _multiply_add(x: Array, y: Array, z: Array) -> Array:
+    return x * y + z
 
 
 def _divide(x: Array, y: Array) -> Array:
@@ -267,18 +286,18 @@ def _leading_zeros(x: Array) -> Array:
     return count.astype(np.uint32)
 
 
-_INTEGER_BINARY: Mapping[str, Compute] = {
-    "add": operator.add,
-    "sub": operator.sub,
+_INTEGER_BINARY: Mapping[str, Binary] = {
+    "add": np.add,
+    "sub": np.subtract,
     "div": _divide,
     "rem": lambda x, y: x - _divide(x, y) * y,
     "min": np.minimum,
     "max": np.maximum,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
 }
-_INTEGER_UNARY: Mapping[str, Compute] = {
+_INTEGER_UNARY: Mapping[str, Unary] = {
     "not": np.invert,
     "neg": lambda x: (0 - x.astype(np.int64)).astype(x.dtype),
     "abs": np.abs,
@@ -291,15 +310,15 @@ def _product(name: str, modifiers: set[str], type_: str) -> Operation | None:
         wide = f"{type_[0]}{2 * TYPE_BITS[type_]}"
         number = _NUMBERS[wide]
 
-        def function(x: Array, y: Array) -> Array:
+        def multiply(x: Array, y: Array) -> Array:
             return x.astype(number) * y.astype(number)
 
     else:
         wide = type_
-        function = _high_half if "hi" in modifiers else operator.mul
+        multiply = _high_half if "hi" in modifiers else np.multiply
     if name == "mul":
-        return Operation((type_, type_), wide, function)
-    return Operation((type_, type_, wide), wide, lambda x, y, z: function(x, y) + z)
+        return _binary((type_, type_), wide, multiply)
+    return _ternary((type_, type_, wide), wide, lambda x, y, z: multiply(x, y) + z)
 
 
 def _integer_operation(name: str, modifiers: set[str], type_: str) -> Operation | None:
@@ -323,7 +342,7 @@ def _integer_operation(name: str, modifiers: set[str], type_: str) -> Operation 
         case "prmt":
             return Operation(("u32",) * 3, "u32", _permute_bytes)
         case "popc":
-            return Operation((type_,), "u32", lambda x: np.bitwise_count(x).astype(np.uint32))
+            return _unary(type_, "u32", lambda x: np.bitwise_count(x).astype(np.uint32))
         case "clz":
             return Operation((type_,), "u32", _leading_zeros)
         case _:
@@ -332,14 +351,14 @@ def _integer_operation(name: str, modifiers: set[str], type_: str) -> Operation 
 
 # --- comparisons and conversions --------------------------------------------------------------------------
 
-_COMPARE: Mapping[str, Compute] = {
+_COMPARE: Mapping[str, Binary] = {
     **{"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le},
     **{"gt": operator.gt, "ge": operator.ge, "lo": operator.lt, "ls": operator.le},
     **{"hi": operator.gt, "hs": operator.ge},
 }
 
 
-def _comparison(condition: str, type_: str) -> Compute:
+def _comparison(condition: str, type_: str) -> Binary:
     """The function of a condition: those that end in `u` also hold if an operand is a NaN, the others not."""
     if type_ not in FLOATS:
         return _COMPARE[condition]
@@ -358,12 +377,16 @@ def _comparison(condition: str, type_: str) -> Compute:
     return lambda x, y: function(x, y) & ~unordered(x, y)
 
 
-_COMBINE: Mapping[str, Compute] = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
-_INTEGRAL: Mapping[str, Compute] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_COMBINE: Mapping[str, Binary] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+_INTEGRAL: Mapping[str, Unary] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+
+
+def _same(x: Array) -> Array:
+    return x
 
 
 def _conversion(modifiers: set[str], target: str, source: str) -> Operation:
-    to_integral = _INTEGRAL.get(next(iter(modifiers & _INTEGRAL.keys()), ""), lambda x: x)
+    to_integral = _INTEGRAL.get(next(iter(modifiers & _INTEGRAL.keys()), ""), _same)
     mode = next(iter(modifiers & _ROUNDING), "rn")
 
     def compute(x: Array) -> Array:
@@ -394,7 +417,7 @@ def _conversion(modifiers: set[str], target: str, source: str) -> Operation:
 
 def _packed_conversion(target: str) -> Operation:
     """`cvt.f16x2.f32 d, a, b`: a becomes the upper half."""
-    return Operation(("f32", "f32"), target, lambda high, low: np.stack([low, high], -1))
+    return _binary(("f32", "f32"), target, lambda high, low: np.stack([low, high], -1))
 
 
 def find(opcode: tuple[str, ...], sources: int) -> Operation:
@@ -414,14 +437,14 @@ def find(opcode: tuple[str, ...], sources: int) -> Operation:
             operation = Operation((type_, type_), "pred", compare)
         else:
             function = _COMBINE[combine]
-            operation = Operation((type_, type_, "pred"), "pred", lambda x, y, p: function(compare(x, y), p))
+            operation = _ternary((type_, type_, "pred"), "pred", lambda x, y, p: function(compare(x, y), p))
     elif name == "selp":
-        operation = Operation((type_, type_, "pred"), type_, lambda x, y, p: np.where(p, x, y))
+        operation = _ternary((type_, type_, "pred"), type_, lambda x, y, p: np.where(p, x, y))
     elif name == "cvt":
         packed = rest[-2].endswith("x2") and sources == 2
         operation = _packed_conversion(rest[-2]) if packed else _conversion(modifiers, rest[-2], type_)
     elif name == "mov" or name == "cvta":
-        operation = Operation((type_,), type_, lambda x: x)
+        operation = _unary(type_, type_, _same)
     elif name == "lop3":
         operation = Operation(("b32", "b32", "b32", "u32"), "b32", _lookup)
     elif type_ == "pred":

@@ -147,8 +147,8 @@ class Machine:
             expected = f"takes {len(kernel.parameters)} parameters"
             raise PtxError(kernel.name, f"{expected}, the launch passes {len(parameters)}")
         for i, (value, parameter) in enumerate(zip(parameters, kernel.parameters, strict=True)):
-            if len(value) != parameter.bytes:
-                fact = f"parameter {i} has {parameter.bytes} bytes, the launch passes {len(value)}"
+            if len(value) != parameter.size:
+                fact = f"parameter {i} has {parameter.size} bytes, the launch passes {len(value)}"
                 raise PtxError(kernel.name, fact)
         if min(self.grid + self.block) < 1:
             raise PtxError(kernel.name, f"empty launch: grid {self.grid}, block {self.block}")
@@ -482,8 +482,10 @@ def _move_vector(instruction: Instruction, machine: Machine) -> Callable[[_Run, 
     readers = [_source(part, f"b{width}", instruction, machine) for part in parts]
 
     def pack(run: _Run, lanes: Lanes) -> None:
-        values = [reader(run).astype(RAW[bits]) << (i * width) for i, reader in enumerate(readers)]
-        run.write(target, np.bitwise_or.reduce(np.broadcast_arrays(*values)), lanes)
+        value: Array = np.zeros(1, RAW[bits])
+        for i, reader in enumerate(readers):
+            value = value | (reader(run).astype(RAW[bits]) << (i * width))
+        run.write(target, value, lanes)
 
     return pack
 

@@ -28,7 +28,8 @@ class Variable:
     name: str
     space: str
     """`param`, `shared`, `local`, `const` or `global`."""
-    bytes: int
+    size: int
+    """Bytes."""
     alignment: int
     data: bytes = b""
     """Initial contents, empty if there are none."""
@@ -209,5 +210,5 @@ def layout(variables: Sequence[Variable]) -> tuple[dict[str, int], int]:
     for variable in variables:
         end = -(-end // variable.alignment) * variable.alignment
         offsets[variable.name] = end
-        end += variable.bytes
+        end += variable.size
     return offsets, end

@@ -34,7 +34,7 @@ class GlobalMemory(Protocol):
         ...
 
 
-def first(condition: Array) -> int:
+def first(condition: Any) -> int:
     """Position of the first true element."""
     return int(np.argmax(condition))
 

@@ -1,5 +1,6 @@
 """Copies between buffers of any strides; changes of layout go through tiles in shared memory."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -104,12 +105,15 @@ class TiledCopy(GpuKernel):
             base = [at + point * step for at, step in zip(base, dim.strides, strict=True)]
         x, y = k.thread("x"), k.thread("y")
 
-        def move(i: IndexLike, j: IndexLike, sizes: tuple[int, int], body: object) -> None:
+        def move(i: IndexLike, j: IndexLike, sizes: tuple[int, int], body: Callable[[], None]) -> None:
             """Run `body` where `i` and `j` are inside; a dimension of whole tiles needs no check."""
-            assert callable(body)
             inner_i = True if sizes[0] % TILE == 0 else k.compare("slt", i, sizes[0])
             inner_j = True if sizes[1] % TILE == 0 else k.compare("slt", j, sizes[1])
-            k.if_(inner_i, lambda: k.if_(inner_j, body) and None)
+
+            def columns_inside() -> None:
+                k.if_(inner_j, body)
+
+            k.if_(inner_i, columns_inside)
 
         for step in range(0, TILE, ROWS):
             i, j = column * TILE + x, row * TILE + y + step

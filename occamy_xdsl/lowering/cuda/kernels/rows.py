@@ -15,8 +15,7 @@ from math import inf, prod
 import numpy as np
 from xdsl.dialects import arith, math
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
-from xdsl.irdl import IRDLOperation
+from xdsl.ir import Operation, SSAValue
 
 from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, View
 from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, STORAGE_TYPES, Buffer
@@ -33,20 +32,21 @@ MAX_REGISTERS = 16
 """Most elements of a row that a thread keeps."""
 
 Combine = Callable[[SSAValue, SSAValue], SSAValue]
+BinaryOp = Callable[[SSAValue, SSAValue], Operation]
 
-_FLOAT_OPS: Mapping[str, type[IRDLOperation]] = {
+_FLOAT_OPS: Mapping[str, BinaryOp] = {
     "sum": arith.AddfOp,
     "prod": arith.MulfOp,
     "max": arith.MaximumfOp,
     "min": arith.MinimumfOp,
 }
-_SIGNED_OPS: Mapping[str, type[IRDLOperation]] = {
+_SIGNED_OPS: Mapping[str, BinaryOp] = {
     "sum": arith.AddiOp,
     "prod": arith.MuliOp,
     "max": arith.MaxSIOp,
     "min": arith.MinSIOp,
 }
-_UNSIGNED_OPS: Mapping[str, type[IRDLOperation]] = {
+_UNSIGNED_OPS: Mapping[str, BinaryOp] = {
     **_SIGNED_OPS,
     "max": arith.MaxUIOp,
     "min": arith.MinUIOp,
@@ -70,7 +70,7 @@ def neutral(kind: str, dtype: str) -> float:
         return 0 if kind == "sum" else 1
     if is_float(dtype):
         return -inf if kind == "max" else inf
-    info = np.iinfo(NUMPY_TYPES[dtype])
+    info = np.iinfo(np.dtype(NUMPY_TYPES[dtype]).name)
     return int(info.min if kind == "max" else info.max)
 
 
@@ -233,7 +233,7 @@ class Row:
         """
         k = self.k
         ops = _FLOAT_OPS if is_float(self.dtype) else _UNSIGNED_OPS if self.dtype[0] == "u" else _SIGNED_OPS
-        op: Callable[[SSAValue, SSAValue], IRDLOperation] = ops[kind]
+        op = ops[kind]
         start = neutral(kind, self.dtype)
 
         def combine(a: SSAValue, b: SSAValue) -> SSAValue:

@@ -17,7 +17,8 @@ from xdsl.dialects.builtin import (
     i32,
     i64,
 )
-from xdsl.ir import Block, Operation, Region
+from xdsl.ir import Attribute, Block, Operation, Region
+from xdsl.utils.hints import isa
 
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel
 from occamy_xdsl.lowering.cuda.kernels.gpu_ops import KernelOp, ReturnOp
@@ -113,7 +114,7 @@ def _kernel_op(kernel: GpuKernel, function: func.FuncOp) -> KernelOp:
     for op in function.walk():
         if isinstance(op, memref.LoadOp | memref.StoreOp):
             element = op.memref.type
-            assert isinstance(element, MemRefType)
+            assert isa(element, MemRefType[Attribute])
             if element.element_type in (i64, f64):
                 # MLIR takes i64 for aligned to 4 bytes, and would split the access.
                 op.attributes["alignment"] = IntegerAttr(8, i64)
