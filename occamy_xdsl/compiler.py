@@ -3,7 +3,7 @@
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from shutil import rmtree
@@ -38,7 +38,7 @@ from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, kernel_calls
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
-from occamy_xdsl.pipelines import Options, get_all_passes, stages
+from occamy_xdsl.pipelines import LEVERS, Options, get_all_passes, stages, switched_off
 from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes, node_name
 from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
 from occamy_xdsl.version import VERSION
@@ -139,21 +139,32 @@ class Compilation:
             path.write_text(text_of(self.module, locations=stage != "mlir"))
 
     def run_to(self, stage: str) -> None:
-        """Runs the stages up to and including `stage`: onnx, dnn, mem or mlir."""
-        passes = available_passes()
+        """
+        Runs the stages up to and including `stage`: onnx, dnn, mem or mlir.
+
+        Raises MemoryLimitError where the plan exceeds a limit whatever is tried.
+        """
         while stage not in self._done:
-            current = self._pending.pop(0)
-            for text in current.passes:
-                PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
-                if current.name != "mlir":
-                    self._observe(text.partition("{")[0])
-            if current.name != "mlir":  # mlir-opt verifies that one, and sooner
-                self.module.verify()
-            self._done.append(current.name)
-            if current.name == "mem":
-                self._report = self._make_report()
-                self._check_limit(self._report)
-            self._save(current.name)
+            name = self._run_stage()
+            if name == "mem":
+                self._meet_memory_limit()
+                self._check_workspace_limit()
+            self._save(name)
+
+    def _run_stage(self) -> str:
+        """Runs the next stage and returns its name."""
+        passes = available_passes()
+        current = self._pending.pop(0)
+        for text in current.passes:
+            PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
+            if current.name != "mlir":
+                self._observe(text.partition("{")[0])
+        if current.name != "mlir":  # mlir-opt verifies that one, and sooner
+            self.module.verify()
+        self._done.append(current.name)
+        if current.name == "mem":
+            self._report = self._make_report()
+        return current.name
 
     def _observe(self, name: str) -> None:
         """Notes what later stages no longer show."""
@@ -182,17 +193,52 @@ class Compilation:
             passes=self.steps,
         )
 
-    def _check_limit(self, report: MemoryReport) -> None:
-        limit = self.options.memory_limit
-        if limit is not None and report.pool_bytes > limit:
+    def _planned(self, options: Options) -> "Compilation":
+        """The same model after planning with other options, whether or not within the limits."""
+        other = Compilation(self.model, options)
+        while "mem" not in other._done:
+            other._run_stage()
+        return other
+
+    def _meet_memory_limit(self) -> None:
+        """Continues with the first of the plans that `LEVERS` give which is within the limit."""
+        limit, best = self.options.memory_limit, self
+        if limit is None:
+            return
+        for change in LEVERS:
+            if best.report().pool_bytes <= limit:
+                break
+            options = replace(self.options, **change)
+            if options != self.options and (other := self._planned(options)).pool_bytes < best.pool_bytes:
+                best = other
+        if best.pool_bytes > limit:
+            report = best.report()
             raise MemoryLimitError(
                 report.pool_bytes,
                 limit,
                 report.peak_node,
                 [(t.name, t.bytes) for t in report.live_at_peak()[:5]],
-                report.advice(),
+                self._advice(report, limit),
             )
-        limit = self.options.workspace_limit
+        if best is not self:
+            self.options, self.module, self.steps = best.options, best.module, best.steps
+            self._report, self._pending, self._signature = best._report, best._pending, best._signature
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the planned pool."""
+        return self.report().pool_bytes
+
+    def _advice(self, report: MemoryReport, limit: int) -> str:
+        """What the pool would be without each option that keeps it large; the best of them in one sentence."""
+        others = [(flags, self._planned(options).pool_bytes) for flags, options in switched_off(self.options)]
+        flags, size = min(others, key=lambda other: other[1], default=("", report.pool_bytes))
+        if size >= report.pool_bytes:
+            return report.advice()
+        return f"hint: without {flags}, {size} bytes are {'enough' if size <= limit else 'needed'}"
+
+    def _check_workspace_limit(self) -> None:
+        report, limit = self.report(), self.options.workspace_limit
         if limit is not None and report.workspace_bytes > limit:
             largest = report.largest("workspace")
             raise MemoryLimitError(

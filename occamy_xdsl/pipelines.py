@@ -1,7 +1,7 @@
 """The passes of the project, and the standard pipelines as text: one for each target and memory mode."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, cast, get_args
 
@@ -61,6 +61,7 @@ class Options:
     memory: Memory = "pool"
     planner: str = "search"
     optimize: Optimize = "balanced"
+    """What to spend for a lower peak: `memory` spends 25 times the search while compiling, see docs/memory.md."""
     fuse: bool = True
     reuse: bool = True
     """Whether buffers whose lives do not overlap may share memory."""
@@ -98,8 +99,6 @@ class Options:
         ):
             if value not in known:
                 raise UsageError(f"{name} '{value}': expected one of {', '.join(known)}")
-        if self.optimize != "balanced":
-            raise UsageError(f"optimize '{self.optimize}': not available yet, only balanced")
         if self.memory != "pool" and (self.planner, self.reuse, self.in_place) != ("search", True, True):
             raise UsageError(
                 f"memory '{self.memory}': planner, reuse and in-place results are of memory 'pool' only"
@@ -131,6 +130,50 @@ def _spec(name: str, **options: Any) -> str:
     return f"{name}{{{' '.join(f'{k}={v}' for k, v in texts.items())}}}"
 
 
+SEARCH_FACTOR = 25
+"""How much more `optimize="memory"` searches for an order and a packing."""
+
+
+def _pool_conversion(options: Options) -> str:
+    choices: dict[str, Any] = {"planner": options.planner, "reuse": options.reuse}
+    if options.optimize == "memory":
+        choices["nodes"] = SEARCH_FACTOR * 40_000
+        if options.memory_limit is not None:
+            choices["capacity"] = options.memory_limit
+    return _spec("dnn-convert-to-pool", **choices)
+
+
+def _more_states(options: Options) -> dict[str, int]:
+    return {"states": SEARCH_FACTOR * 30_000} if options.optimize == "memory" else {}
+
+
+LEVERS: tuple[Mapping[str, Any], ...] = ({"optimize": "memory"},)
+"""
+Changes of the options to try, in this order, where the plan exceeds the memory limit: the cheapest first. They
+leave alone what the user switched off, which is what `switched_off` lists for advice.
+"""
+
+
+def switched_off(options: Options) -> list[tuple[str, Options]]:
+    """The options that keep the peak high, as the command line spells them, and `options` without each."""
+    off: dict[str, dict[str, Any]] = {}
+    if options.memory != "pool":
+        off[f"--memory {options.memory}"] = {"memory": "pool"}
+    if options.planner != "search":
+        off[f"--planner {options.planner}"] = {"planner": "search"}
+    for flag, name in (
+        ("--no-fuse", "fuse"),
+        ("--no-reuse", "reuse"),
+        ("--no-inplace", "in_place"),
+        ("--no-reorder", "reorder"),
+    ):
+        if not getattr(options, name):
+            off[flag] = {name: True}
+    if len(off) > 1:
+        off[" ".join(off)] = {name: value for change in off.values() for name, value in change.items()}
+    return [(flags, replace(options, **change)) for flags, change in off.items()]
+
+
 def stages(options: Options) -> list[Stage]:
     """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
     memory = list[str]()
@@ -140,7 +183,7 @@ def stages(options: Options) -> list[Stage]:
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
             memory += [_spec("cpu-assign-workspaces", target=options.processor)]
             memory += ["dnn-borrow-outputs"] if options.reuse else []
-            memory += [_spec("dnn-convert-to-pool", planner=options.planner, reuse=options.reuse)]
+            memory += [_pool_conversion(options)]
             memory += ["verify-dnn-pool"]
         case "eager" | "lazy":
             memory += [_spec("dnn-insert-memory-ops", mode=options.memory)]
@@ -154,7 +197,7 @@ def stages(options: Options) -> list[Stage]:
                 *(["dnn-fuse-dequantization", "dnn-fuse-layers"] if options.fuse else []),
                 "dce",
                 "dnn-assign-layouts",
-                *(["dnn-schedule"] if options.reorder else []),
+                *([_spec("dnn-schedule", **_more_states(options))] if options.reorder else []),
             ],
         ),
         Stage("mem", memory),

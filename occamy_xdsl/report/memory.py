@@ -162,12 +162,10 @@ class MemoryReport:
         return sorted((t for t in self.tensors if t.kind == kind), key=lambda t: (-t.bytes, t.name))
 
     def advice(self) -> str:
-        """The option that would lower the peak most, in one sentence."""
-        if self.memory != "pool":
-            return f"hint: --memory pool instead of {self.memory} lets buffers share memory"
+        """What is left to do where every option that lowers the peak is on, in one sentence."""
         if self.pool_bytes > self.max_live_bytes:
-            return f"hint: --planner search may reach {self.max_live_bytes} bytes"
-        return "hint: a smaller --shape is the only way below the largest layer"
+            return f"hint: no pool is smaller than {self.max_live_bytes} bytes, --optimize memory searches longer"
+        return f"hint: no pool holds what is live at node '{self.peak_node}', only a smaller --shape needs less"
 
     def to_json(self) -> str:
         """The report as JSON text, with the keys of this class."""
