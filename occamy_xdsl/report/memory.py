@@ -165,7 +165,9 @@ class MemoryReport:
         """What is left to do where every option that lowers the peak is on, in one sentence."""
         if self.pool_bytes > self.max_live_bytes:
             return f"hint: no pool is smaller than {self.max_live_bytes} bytes, --optimize memory searches longer"
-        return f"hint: no pool holds what is live at node '{self.peak_node}', only a smaller --shape needs less"
+        return (
+            f"hint: no pool holds what is live at node '{self.peak_node}', only a smaller --shape needs less"
+        )
 
     def to_json(self) -> str:
         """The report as JSON text, with the keys of this class."""

@@ -88,9 +88,7 @@ class DnnConvertToPoolPass(ModulePass):
             for i, life in enumerate(lives)
         ]
         bodies = [b.body() for b in buffers if b.size]
-        packed = plan(
-            bodies, self.planner, self.alignment, node_limit=self.nodes, capacity=self.capacity
-        )
+        packed = plan(bodies, self.planner, self.alignment, node_limit=self.nodes, capacity=self.capacity)
         offsets = iter(packed.offsets)
         function.attributes[PLAN] = DictionaryAttr(
             {
