@@ -191,6 +191,7 @@ class Compilation:
             memory=self.options.memory,
             planner=self.options.planner,
             passes=self.steps,
+            streams_weights=self.options.stream_weights,
         )
 
     def _planned(self, options: Options) -> "Compilation":
@@ -292,7 +293,7 @@ class Compilation:
         )
         weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
-        return CompiledModel(self._upstream_text(), signature, weights, isa)
+        return CompiledModel(self._upstream_text(), signature, weights, isa, self.options.stream_weights)
 
 
 def _specs(names: Sequence[str], types: Sequence[Any]) -> tuple[TensorSpec, ...]:

@@ -26,6 +26,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "dnn-fuse-layers",
         "dnn-insert-memory-ops",
         "dnn-schedule",
+        "dnn-split-weights",
         "onnx-infer-shapes",
         "verify-dnn-pool",
     ),
@@ -33,6 +34,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "convert-dnn-to-cpu",
         "cpu-assign-workspaces",
         "cpu-insert-clock",
+        "cpu-stream-weights",
     ),
 }
 """Every pass, by the package that holds it. Pass `a-b` is the class `ABPass` in the file `a_b.py` there."""
@@ -73,6 +75,8 @@ class Options:
     """Bytes that the pool may have at most."""
     workspace_limit: int | None = None
     """Bytes that the scratch buffer of one kernel may have at most."""
+    stream_weights: bool = False
+    """Whether weights are read from their file right before they are needed, and dropped after."""
     profile: bool = False
     """Whether runs note the time of each kernel call, in an additional output."""
 
@@ -177,16 +181,19 @@ def switched_off(options: Options) -> list[tuple[str, Options]]:
 def stages(options: Options) -> list[Stage]:
     """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
     memory = list[str]()
+    split = ["dnn-split-weights"] if options.stream_weights else []
     match options.memory:
         case "pool":
             memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
+            memory += split
             memory += [_spec("cpu-assign-workspaces", target=options.processor)]
             memory += ["dnn-borrow-outputs"] if options.reuse else []
             memory += [_pool_conversion(options)]
             memory += ["verify-dnn-pool"]
         case "eager" | "lazy":
             memory += [_spec("dnn-insert-memory-ops", mode=options.memory)]
+            memory += split
             memory += [_spec("cpu-assign-workspaces", target=options.processor)]
     return [
         Stage("onnx", ["onnx-infer-shapes"]),
@@ -205,6 +212,7 @@ def stages(options: Options) -> list[Stage]:
             "mlir",
             [
                 _spec("convert-dnn-to-cpu", target=options.processor),
+                *(["cpu-stream-weights"] if options.stream_weights else []),
                 *(["cpu-insert-clock"] if options.profile else []),
             ],
         ),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -80,11 +81,20 @@ class MemoryReport:
     tensors: list[Tensor] = field(default_factory=list[Tensor])
     timeline: list[int] = field(default_factory=list[int])
     """Bytes live at each op position."""
+    resident_weights_bytes: int = 0
+    """Weights that are in memory at one time: all, or where they are streamed those of two kernels in a row."""
     passes: list[PassStep] = field(default_factory=list[PassStep])
 
     @staticmethod
     def of(
-        module: ModuleOp, *, model: str, target: str, memory: str, planner: str, passes: Sequence[PassStep]
+        module: ModuleOp,
+        *,
+        model: str,
+        target: str,
+        memory: str,
+        planner: str,
+        passes: Sequence[PassStep],
+        streams_weights: bool = False,
     ) -> "MemoryReport":
         """The report of a module in buffer form, with or without a pool."""
         main = function_named(module)
@@ -136,6 +146,7 @@ class MemoryReport:
             memory=memory,
             planner=planner,
             weights_bytes=_weights_bytes(main),
+            resident_weights_bytes=_streamed_bytes(table.ops) if streams_weights else _weights_bytes(main),
             pool_bytes=pool,
             workspace_bytes=max((t.bytes for t in tensors if t.kind == "workspace"), default=0),
             io_bytes=sum(dnn.byte_size(a) for a in main.body.block.args),
@@ -247,6 +258,17 @@ def _weights_bytes(main: FuncOp) -> int:
             key = op.value.data.key if isinstance(op.value, WeightsRefAttr) else op.value
             sizes[key] = dnn.byte_size(op.output)
     return sum(sizes.values())
+
+
+def _streamed_bytes(ops: Sequence[Operation]) -> int:
+    """Most bytes of constants that two ops in a row read."""
+    sizes = [
+        sum(
+            dnn.byte_size(v) for v in {root_of(v) for v in op.operands} if isinstance(v.owner, dnn.ConstantOp)
+        )
+        for op in ops
+    ]
+    return max((a + b for a, b in pairwise([0, *sizes])), default=0)
 
 
 def _caller_tensors(main: FuncOp, position: dict[Operation, int]) -> list[Tensor]:

@@ -17,7 +17,7 @@ USAGE = [
     ("compile NET --target gpu", "target 'gpu'"),
     ("compile NET --target cpu:z80", "unknown processor 'z80'"),
     ("compile NET --target cpu:", "target 'cpu:'"),
-    ("compile NET --weights stream", "stream"),
+    ("compile NET --weights stream --emit mlir", "--weights stream"),
     ("compile NET --weights file --emit dnn -o -", "--emit dnn holds no weights"),
     ("compile NET --emit ptx", "--emit ptx"),
     ("compile NET --emit wasm", "'wasm'"),

@@ -46,7 +46,9 @@ def compile(
     emit: Annotated[Emit, typer.Option(help="What to make.")] = "lib",
     weights: Annotated[
         Literal["embed", "file", "stream"],
-        typer.Option(help="Where the weights are: in the artefact or in OUT.weights beside it."),
+        typer.Option(
+            help="Where the weights are: in the artefact, in OUT.weights, or read from there while running."
+        ),
     ] = "embed",
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.json|FILE.html", help="Write the memory report, too.")
@@ -57,7 +59,7 @@ def compile(
 
     if emit == "ptx":
         raise UsageError("--emit ptx: needs a cuda target")
-    place = check_weights_place(weights)
+    place = check_weights_place("file" if weights == "stream" else weights)
     if place != "embed" and emit not in ("obj", "lib", "exe"):
         raise UsageError(f"--weights {weights}: --emit {emit} holds no weights")
     if report is not None and report.suffix not in (".json", ".html"):
@@ -74,7 +76,7 @@ def compile(
         check_writable(output)
     if report is not None:
         check_writable(report)
-    compilation = options.compilation(model)
+    compilation = options.compilation(model, stream_weights=weights == "stream")
     if emit in TEXTS and emit != "header":
         write_text(output, compilation.ir(emit))
     else:
