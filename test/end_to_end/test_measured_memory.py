@@ -1,6 +1,7 @@
 """What the kernel counts for a running program is what the plan says: pool, inputs and outputs, weights once."""
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ def products(*sizes: int) -> ModelProto:
     """x multiplied by one matrix after the other, with a Relu between."""
     rng = np.random.default_rng(2)
     weights, nodes, value = [], [], "x"
-    for i, (rows, columns) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (rows, columns) in enumerate(pairwise(sizes)):
         matrix = rng.standard_normal((rows, columns), np.float32) / np.float32(rows**0.5)
         weights.append(numpy_helper.from_array(matrix, f"w{i}"))
         nodes.append(helper.make_node("MatMul", [value, f"w{i}"], [f"p{i}"], f"product{i}"))
