@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format docs docs-check lock clean
+.PHONY: help venv demo bench-memory test lint format docs docs-check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +24,9 @@ $(READY): requirements.lock pyproject.toml
 
 demo: $(READY) ## compile and run ResNet-50; compare memory, result and time (NET=squeezenet for another)
 	@$(BIN)/python bench/demo.py $(NET)
+
+bench-memory: $(READY) ## plan and measure the paper's networks, beside ONNX Runtime (minutes)
+	PYTHONPATH=. $(BIN)/python bench/memory.py
 
 test: $(READY) ## run all tests: lit, then pytest
 	$(BIN)/lit -q -j $(JOBS) test

@@ -26,6 +26,7 @@ from xdsl.printer import Printer
 from xdsl.transforms import get_all_passes as get_upstream_passes
 from xdsl.utils.hints import isa
 
+from occamy_xdsl.analysis.liveness import sum_of_values
 from occamy_xdsl.dialects import get_all_dialects
 from occamy_xdsl.dialects.dnn import element_type_of, shape_of
 from occamy_xdsl.dialects.signature import function_named, input_names, result_names
@@ -129,6 +130,7 @@ class Compilation:
         self._signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] | None = None
         self._report: MemoryReport | None = None
         self._done = list[str]()
+        self._unshared_bytes = 0
         self._save("import")
 
     def _save(self, stage: str) -> None:
@@ -174,6 +176,8 @@ class Compilation:
                 _specs(input_names(main), [a.type for a in main.body.block.args]),
                 _specs(result_names(main), main.function_type.outputs.data),
             )
+        if name == "convert-onnx-to-dnn":
+            self._unshared_bytes = sum_of_values(function_named(self.module).body.block)
         if name not in ("dce", "verify-dnn-pool", "onnx-infer-shapes"):
             self.steps.append(PassStep(name, live_bytes(self.module)))
 
@@ -192,6 +196,7 @@ class Compilation:
             planner=self.options.planner,
             passes=self.steps,
             streams_weights=self.options.stream_weights,
+            unshared_bytes=self._unshared_bytes,
         )
 
     def _planned(self, options: Options) -> "Compilation":

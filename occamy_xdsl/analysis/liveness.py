@@ -129,3 +129,8 @@ def max_live_of_values(block: Block) -> int:
             change[position] += size
             change[last[result] + 1] -= size
     return max(accumulate(change))
+
+
+def sum_of_values(block: Block) -> int:
+    """Bytes of all results of a block in value form: what is live if none shares memory with another."""
+    return sum(dnn.byte_size(r) for op in block.ops if isinstance(op, dnn.KernelOp) for r in op.results)

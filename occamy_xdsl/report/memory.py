@@ -14,12 +14,14 @@ from xdsl.dialects.builtin import (
     LocationAttr,
     ModuleOp,
     NameLoc,
+    StringAttr,
 )
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import BlockArgument, Operation
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
 from occamy_xdsl.analysis.aliasing import root_of
 from occamy_xdsl.analysis.liveness import LiveRange, liveness, max_live_of_values
+from occamy_xdsl.analysis.own_memory import why_own_memory
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.signature import (
     argument_names,
@@ -29,6 +31,7 @@ from occamy_xdsl.dialects.signature import (
 )
 from occamy_xdsl.dialects.weights import WeightsRefAttr
 from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
+from occamy_xdsl.transforms.dnn_schedule import ORDER
 
 Kind = Literal["activation", "workspace", "view", "input", "output"]
 
@@ -46,6 +49,10 @@ class Tensor:
     last: int
     alias_of: str | None
     kind: Kind
+    last_node: str = ""
+    """The last node that uses it."""
+    reason: str = ""
+    """Why it is neither in the place of another buffer nor a view of one; given for buffers live at the peak."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,17 @@ class PassStep:
 
     name: str
     max_live_bytes: int
+
+
+WATERFALL = {
+    "convert-onnx-to-dnn": "liveness",
+    "dnn-fuse-layers": "fusion",
+    "dnn-schedule": "order",
+    "dnn-expand-stripes": "stripes",
+    "dnn-coalesce-tensors": "views, in place",
+    "dnn-borrow-outputs": "caller's outputs",
+}
+"""What the passes that lower the peak stand for."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,12 @@ class MemoryReport:
     resident_weights_bytes: int = 0
     """Weights that are in memory at one time: all, or where they are streamed those of two kernels in a row."""
     passes: list[PassStep] = field(default_factory=list[PassStep])
+    waterfall: list[PassStep] = field(default_factory=list[PassStep])
+    """From no reuse to the pool: bytes after each means of lowering the peak."""
+    order_status: str = ""
+    """Whether no order of execution has a lower peak: `proven optimal` or `best found`; empty without search."""
+    lower_bound: int = 0
+    """Bytes that are proven to be needed by any pool for these buffers in this order."""
 
     @staticmethod
     def of(
@@ -95,8 +119,13 @@ class MemoryReport:
         planner: str,
         passes: Sequence[PassStep],
         streams_weights: bool = False,
+        unshared_bytes: int = 0,
     ) -> "MemoryReport":
-        """The report of a module in buffer form, with or without a pool."""
+        """
+        The report of a module in buffer form, with or without a pool.
+
+        `unshared_bytes` are those of all tensors before any pass lowered the peak.
+        """
         main = function_named(module)
         block = main.body.block
         table = liveness(block)
@@ -112,6 +141,8 @@ class MemoryReport:
                 r.last,
                 None,
                 "workspace" if r.buffer in _workspaces(r.users) else "activation",
+                node_name(r.users[-1]),
+                why_own_memory(r, table, node_name, _buffer_name) if r.first <= peak <= r.last else "",
             )
             for r in table.ranges
         ]
@@ -139,7 +170,7 @@ class MemoryReport:
         ]
         plan = cast(DictionaryAttr | None, main.attributes.get(PLAN))
         total = sum(r.bytes for r in table.ranges)
-        pool = cast(IntegerAttr[Any], plan.data["pool_bytes"]).value.data if plan else _allocated(main)
+        pool = _integer(plan, "pool_bytes") if plan else _allocated(main)
         return MemoryReport(
             model=model,
             target=target,
@@ -157,6 +188,13 @@ class MemoryReport:
             tensors=tensors,
             timeline=timeline,
             passes=list(passes),
+            waterfall=[
+                PassStep("no reuse", unshared_bytes),
+                *(PassStep(WATERFALL[p.name], p.max_live_bytes) for p in passes if p.name in WATERFALL),
+                PassStep("packing", pool),
+            ],
+            order_status=_text(main.attributes.get(ORDER), "status"),
+            lower_bound=_integer(plan, "lower_bound") if plan else table.max_live_bytes,
         )
 
     def live_at_peak(self) -> list[Tensor]:
@@ -190,7 +228,8 @@ class MemoryReport:
         try:
             values = cast(dict[str, Any], json.loads(text))
             values["tensors"] = [Tensor(**t) for t in values["tensors"]]
-            values["passes"] = [PassStep(**p) for p in values["passes"]]
+            for steps in ("passes", "waterfall"):
+                values[steps] = [PassStep(**p) for p in values.get(steps, [])]
             return MemoryReport(**values)
         except (KeyError, TypeError, ValueError):
             raise ValueError("not a memory report in JSON") from None
@@ -225,6 +264,22 @@ def _name(life: LiveRange) -> str:
     """The buffer's name; that of the node which writes it where it has none."""
     hint: str | None = life.buffer.name_hint
     return hint or node_name(life.users[0])
+
+
+def _buffer_name(buffer: SSAValue) -> str:
+    hint: str | None = buffer.name_hint
+    return hint or "an unnamed buffer"
+
+
+def _integer(values: DictionaryAttr, key: str) -> int:
+    return cast(IntegerAttr[Any], values.data[key]).value.data
+
+
+def _text(values: Attribute | None, key: str) -> str:
+    if not isinstance(values, DictionaryAttr):
+        return ""
+    text = values.data[key]
+    return text.data if isinstance(text, StringAttr) else ""
 
 
 def live_bytes(module: ModuleOp) -> int:
