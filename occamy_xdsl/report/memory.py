@@ -99,9 +99,9 @@ class MemoryReport:
     tensors: list[Tensor] = field(default_factory=list[Tensor])
     timeline: list[int] = field(default_factory=list[int])
     """Bytes live at each op position."""
+    passes: list[PassStep] = field(default_factory=list[PassStep])
     resident_weights_bytes: int = 0
     """Weights that are in memory at one time: all, or where they are streamed those of two kernels in a row."""
-    passes: list[PassStep] = field(default_factory=list[PassStep])
     waterfall: list[PassStep] = field(default_factory=list[PassStep])
     """From no reuse to the pool: bytes after each means of lowering the peak."""
     order_status: str = ""

@@ -89,6 +89,7 @@ def test_a_program_allocates_pool_inputs_and_outputs(
     executable = compile(shared / f"cases/memory/{net}.onnx")
     report = executable.memory_report()
     planned = report.pool_bytes + report.io_bytes
+    assert "alloc" not in executable.ir("llvm")
     (usage,) = usages(executable, tmp_path / "program")
     # Pages of a buffer that no element reaches are never resident, so it may also be less.
     assert 0.75 * planned <= usage.anonymous <= 1.05 * planned + (1 << 20)

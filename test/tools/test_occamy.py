@@ -79,6 +79,7 @@ def test_spelling_of_onnx_mlir(occamy, net, alias, emit):
         (["--emit", "llvm"], "m.ll"),
         (["--emit", "mem"], "m.mem.mlir"),
         (["--emit", "lib", "--weights", "file"], "m.so"),
+        (["--emit", "exe", "--weights", "stream"], "m"),
     ],
 )
 def test_default_names(occamy, net, tmp_path, arguments, name):
@@ -87,7 +88,7 @@ def test_default_names(occamy, net, tmp_path, arguments, name):
     done = occamy("compile", model, *arguments)
     assert (done.code, done.out) == (0, "")
     made = {path.name for path in tmp_path.iterdir()} - {"m.onnx"}
-    assert made == ({name, f"{name}.weights"} if "file" in arguments else {name})
+    assert made == ({name, f"{name}.weights"} if "--weights" in arguments else {name})
 
 
 def test_model_from_standard_input(occamy, net, tmp_path, monkeypatch):
