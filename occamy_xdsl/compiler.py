@@ -230,14 +230,14 @@ class Compilation:
         self.run_to("mlir")
         return [(node_name(call), call.callee.string_value()) for call in kernel_calls(self.module)]
 
-    def compiled(self, folder: Path) -> CompiledModel:
-        """The model after lowering; its weights are written to a file in `folder`."""
+    def signature(self) -> Signature:
+        """What a caller of the compiled model has to know."""
         self.run_to("mlir")
         assert self._signature is not None
         inputs, outputs = self._signature
         if self.options.profile:
             outputs += (TensorSpec(CLOCK, "int64", (len(kernel_calls(self.module)) + 1, 2)),)
-        signature = Signature(
+        return Signature(
             inputs,
             outputs,
             target=self.options.target,
@@ -245,6 +245,10 @@ class Compilation:
             pool_bytes=_count(self.module, POOL_BYTES),
             weights_bytes=_count(self.module, WEIGHTS_BYTES),
         )
+
+    def compiled(self, folder: Path) -> CompiledModel:
+        """The model after lowering; its weights are written to a file in `folder`."""
+        signature = self.signature()
         weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
         return CompiledModel(self._upstream_text(), signature, weights, isa)

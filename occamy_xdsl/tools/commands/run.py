@@ -12,7 +12,7 @@ import typer
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
-from occamy_xdsl.tools.output import check_writable, make_folder, note, replacing, write_text
+from occamy_xdsl.tools.output import check_writable, make_folder, note, progress, replacing, write_text
 
 if TYPE_CHECKING:
     from occamy_xdsl.runtime.executable import Array, Executable
@@ -123,7 +123,8 @@ def load(path: Path, options: CompileOptions) -> "Executable":
     from occamy_xdsl.runtime.executable import open_library
 
     if str(path) == "-" or not is_artefact(path):
-        return compile_to_memory(options.compilation(path))
+        with progress(f"compiling {path}"):
+            return compile_to_memory(options.compilation(path))
     if given := options.given():
         raise UsageError(f"{', '.join(given)}: no effect on {path}, which is compiled already")
     if path.suffix == ".o":
