@@ -17,8 +17,6 @@ from occamy_xdsl.tools.output import check_writable, make_folder, note, progress
 if TYPE_CHECKING:
     from occamy_xdsl.runtime.executable import Array, Executable
 
-PROGRAM_HINT = "a compiled program runs by itself, see PROGRAM --help"
-
 
 @takes_compile_options
 def run(
@@ -127,12 +125,7 @@ def load(path: Path, options: CompileOptions) -> "Executable":
             return compile_to_memory(options.compilation(path))
     if given := options.given():
         raise UsageError(f"{', '.join(given)}: no effect on {path}, which is compiled already")
-    if path.suffix == ".o":
-        raise UsageError(f"{path}: an object cannot be run, link it first or use --emit lib")
-    try:
-        return open_library(path)
-    except UsageError as error:
-        raise UsageError(f"{error}; {PROGRAM_HINT}") from None
+    return open_library(path)
 
 
 def timings(
