@@ -5,8 +5,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-import nets
 import numpy as np
+import onnx_nets
 
 import occamy_xdsl as oc
 from occamy_xdsl.report.table import render
@@ -20,12 +20,12 @@ TOLERANCE = 1e-3
 def main(arguments: Sequence[str] | None = None) -> int:
     """0, or 1 where the result differs from ONNX Runtime's by more than rounding explains."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("net", nargs="?", default="resnet50", choices=nets.NETS)
+    parser.add_argument("net", nargs="?", default="resnet50", choices=onnx_nets.NETS)
     parser.add_argument("--iterations", type=int, default=20, help="timed runs of each implementation")
     options = parser.parse_args(arguments)
 
     print(f"{options.net} with random weights\n")
-    model = oc.load(nets.with_random_weights(nets.load(options.net)))
+    model = oc.load(onnx_nets.with_random_weights(onnx_nets.load(options.net)))
     start = time.perf_counter()
     executable = oc.compile(model)
     seconds = time.perf_counter() - start

@@ -28,6 +28,14 @@ def test_generated_parts_are_up_to_date():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("net", ["resnet50", "squeezenet"])
+def test_table_of_memory_is_up_to_date(net: str):
+    done = subprocess.run(
+        [sys.executable, "bench/memory.py", "--check", net], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if RUN.search(p.read_text())], ids=name_of)
 def test_commands_run(page: Path, tmp_path: Path, compiler: list[str]):
     """In order, in one folder; `sh` stops at the first command that fails."""
