@@ -58,10 +58,12 @@ def import_model(
     dims: Mapping[str, int] | None = None,
     *,
     allow_custom: bool = False,
+    expand_functions: bool = True,
 ) -> ModuleOp:
     """
-    The module of a model: one function `main`, one operation a node, in order of execution. A node whose
-    operator has no conversion of its own becomes the nodes of the function by which ONNX defines it.
+    The module of a model: one function `main`, one operation a node, in order of execution. With
+    `expand_functions`, a node whose operator has no conversion of its own becomes the nodes of the function
+    by which ONNX defines it.
 
     `shapes` gives whole input shapes by input name, `dims` values of symbolic dimensions by name; what
     remains unbound is `?`. Weights are not read. Local functions are inlined. Nodes of operators that the
@@ -80,7 +82,8 @@ def import_model(
             raise InvalidModelError(f"local functions cannot be inlined: {fact}", file=file) from None
     _refuse_undecoded_names(proto.graph, file)
     opsets = _opsets(proto, file)
-    proto = _expand_functions(proto, opsets)
+    if expand_functions:
+        proto = _expand_functions(proto, opsets)
     if not allow_custom:
         _refuse_unknown_operators(proto.graph, opsets, file)
     order = _order(proto.graph, frozenset(), file)

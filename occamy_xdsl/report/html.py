@@ -5,7 +5,7 @@ from string import Template
 from zlib import crc32
 
 from occamy_xdsl.report.memory import MemoryReport, Tensor
-from occamy_xdsl.sizes import format_size
+from occamy_xdsl.report.sizes import format_size
 
 WIDTH, HEIGHT = 1000, 420
 """Size of the memory map in SVG units."""

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from occamy_xdsl.report.changes import changes
 from occamy_xdsl.report.memory import MemoryReport
-from occamy_xdsl.sizes import format_size
+from occamy_xdsl.report.sizes import format_size
 
 COLUMNS = 110
 """Width of the text where there is no terminal to ask."""

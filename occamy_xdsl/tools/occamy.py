@@ -18,6 +18,7 @@ from typer.exceptions import TyperException
 from occamy_xdsl.errors import OccamyError
 from occamy_xdsl.tools.commands import bench, check, compile, ops, report, run, tune, version
 
+STDOUT = 1
 INTERNAL_ERROR = 70
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
@@ -28,6 +29,7 @@ EMIT_ALIASES = {"ONNXIR": "onnx", "MLIR": "mlir", "LLVMIR": "llvm", "Obj": "obj"
 
 app = typer.Typer(
     name="occamy",
+    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -60,28 +62,39 @@ def occamy(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code of the command line `arguments`, those of the process by default."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    arguments = [_without_alias(a) for a in arguments]
+    """The exit code of the command line `arguments`; without them, of that of the process."""
+    if arguments is None:
+        signal.signal(signal.SIGTERM, _terminate)
+        arguments = sys.argv[1:]
     # Accepted after the command, too: that is where one adds it when a command has failed.
     debug = "--debug" in arguments
-    arguments = [a for a in arguments if a != "--debug"]
-    warnings.showwarning = _show_warning
-    signal.signal(signal.SIGTERM, _terminate)
+    arguments = [_without_alias(a) for a in arguments if a != "--debug"]
     try:
-        code = app(arguments, prog_name="occamy", standalone_mode=False)
-        sys.stdout.flush()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            _invoke(arguments)
+    except typer.Exit as stop:
+        return stop.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # What is buffered still must go somewhere when Python closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
     except Exception as error:
         if debug:
             traceback.print_exc()
         return _fail(error, arguments)
-    return code if isinstance(code, int) else 0
+    return 0
+
+
+def _invoke(arguments: list[str]) -> None:
+    # Not through the command's own main, which exits with 1 where standard output is closed.
+    command = typer.main.get_command(app)
+    with command.make_context("occamy", arguments) as context:
+        command.invoke(context)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What is buffered must go somewhere when Python closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+        raise
 
 
 def _without_alias(argument: str) -> str:
@@ -100,6 +113,11 @@ def _fail(error: Exception, arguments: Sequence[str]) -> int:
         for line in str(error).splitlines():
             _say(line)
         return error.exit_code
+    if isinstance(error, BrokenPipeError):
+        return CLOSED_PIPE
+    if isinstance(error, OSError):
+        _say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        return INTERNAL_ERROR
     fact = str(error).strip().splitlines() or [""]
     _say(f"internal error: {type(error).__name__}: {fact[0]}; reproducer: {_reproducer(arguments)}")
     return INTERNAL_ERROR

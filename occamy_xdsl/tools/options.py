@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from occamy_xdsl.errors import UsageError
+from occamy_xdsl.tools.output import make_folder
 
 if TYPE_CHECKING:
     from occamy_xdsl.compiler import Compilation
@@ -86,7 +87,7 @@ class CompileOptions:
         """
         from occamy_xdsl.compiler import check_threads
         from occamy_xdsl.pipelines import Options, pipeline_text
-        from occamy_xdsl.sizes import parse_size
+        from occamy_xdsl.report.sizes import parse_size
 
         if self.stripe_budget.rstrip("%") != "0":
             raise UsageError(
@@ -120,6 +121,8 @@ class CompileOptions:
         from occamy_xdsl.tools.onnx_frontend import parse_dim, parse_shape
 
         options = replace(self.resolve(), **changes)
+        if self.save_temps is not None:
+            make_folder(self.save_temps)
         source = sys.stdin.buffer.read() if str(path) == "-" else path
         model = Model(source, dict(map(parse_shape, self.shape)), dict(map(parse_dim, self.dim)))
         return Compilation(model, options, self.save_temps)

@@ -23,6 +23,14 @@ def check_writable(path: Path) -> None:
         temporary.unlink()
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder and its parents where they are missing; raises UsageError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:
     """

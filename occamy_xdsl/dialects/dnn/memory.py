@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import cast
 
 from xdsl.dialects.builtin import (
     I8,
@@ -92,7 +91,7 @@ class MallocOp(IRDLOperation):
         super().__init__(result_types=[type])
 
     def verify_(self) -> None:
-        verify_static_layout(self, cast(BufferType, self.buffer.type))
+        verify_static_layout(self, self.buffer.type)
 
 
 @irdl_op_definition
@@ -201,7 +200,7 @@ class MemOffsetOp(IRDLOperation):
 
     def verify_(self) -> None:
         offset, size = self.offset.value.data, self.size.value.data
-        verify_static_layout(self, cast(BufferType, self.view.type))
+        verify_static_layout(self, self.view.type)
         if offset < 0:
             raise VerifyException(f"'{self.name}' op offset must not be negative, got {offset} (C1)")
         element = element_type_of(self.view)
@@ -255,7 +254,7 @@ class ViewOp(IRDLOperation):
 
     def verify_(self) -> None:
         verify_static_layout(self, cast(BufferType, self.source.type))
-        verify_static_layout(self, cast(BufferType, self.view.type))
+        verify_static_layout(self, self.view.type)
         if element_type_of(self.source) != element_type_of(self.view):
             raise VerifyException(
                 f"'{self.name}' op must keep the element type, got {self.source.type} and {self.view.type} (C1)"

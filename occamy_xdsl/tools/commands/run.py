@@ -12,7 +12,7 @@ import typer
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
-from occamy_xdsl.tools.output import check_writable, note, replacing, write_text
+from occamy_xdsl.tools.output import check_writable, make_folder, note, replacing, write_text
 
 if TYPE_CHECKING:
     from occamy_xdsl.runtime.executable import Array, Executable
@@ -64,6 +64,8 @@ def run(
         if is_artefact(model):
             raise UsageError(f"--profile: needs the model, {model} is compiled already")
         check_writable(profile)
+    if output is not None:
+        make_folder(output)
     executable = load(model, options)
     signature = executable.signature
     inputs = bind.parse_inputs(input, signature.inputs)
@@ -189,15 +191,11 @@ def summary(name: str, value: "Array") -> str:
 
 
 def save(executable: "Executable", outputs: Mapping[str, "Array"], folder: Path) -> None:
-    """Writes each output to a .npy file in `folder`, which is made where it is missing."""
+    """Writes each output to a .npy file in `folder`."""
     import numpy as np
 
     from occamy_xdsl.lowering.signature import file_names
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}") from None
     for file, value in zip(file_names(executable.signature.outputs), outputs.values(), strict=True):
         with replacing(folder / file) as temporary:
             np.save(temporary, value, allow_pickle=False)
