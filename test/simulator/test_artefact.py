@@ -18,7 +18,13 @@ from occamy_xdsl.simulator import Simulator
 SHAPE = (6, 50)
 BYTES = 4 * 6 * 50
 STREAM, POOL, MODULE = 0, 8, 16
-CALLS = ("cudaSetDevice", "cudaStreamCreateWithFlags", "cudaMalloc", "cuModuleLoadData", "cuModuleGetFunction")
+CALLS = (
+    "cudaSetDevice",
+    "cudaStreamCreateWithFlags",
+    "cudaMalloc",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+)
 CALLS += ("cudaMemcpyAsync", "cuLaunchKernel", "cudaStreamSynchronize")
 # cudaFree waits for the device, so that nothing is running when the module goes.
 RELEASES = {POOL: "cudaFree", MODULE: "cuModuleUnload", STREAM: "cudaStreamDestroy"}

@@ -134,12 +134,17 @@ class Machine:
         image = bytearray(size)
         for variable in data:
             image[offsets[variable.name] : offsets[variable.name] + len(variable.data)] = variable.data
-        self._module = ModuleData(bytes(image))
+        self.module_data = ModuleData(bytes(image))
         module = {variable: MODULE_WINDOW + offset for variable, offset in offsets.items()}
         self._symbols = {**module, **shared, **local}
         self._check(parameters)
         self._parameters = dict(zip((p.name for p in kernel.parameters), parameters, strict=True))
-        self._code = [_compile(instruction, self) for instruction in kernel.instructions]
+        accesses = [
+            i for i in kernel.instructions if i.opcode[0] in ("ld", "st") and i.opcode[-1] in TYPE_BITS
+        ]
+        self._granule = min([16, *map(_access_bytes, accesses)])
+        self.code = [_compile(instruction, self) for instruction in kernel.instructions]
+        """The instructions with their operands resolved."""
 
     def _check(self, parameters: Sequence[bytes]) -> None:
         kernel = self.kernel
@@ -192,7 +197,7 @@ class Machine:
             warp=np.arange(len(thread)) // WARP,
             exists=thread < self.threads,
             special={name: value.astype(np.uint32) for name, value in special.items()},
-            shared=SharedMemory(len(blocks), self._shared_bytes),
+            shared=SharedMemory(len(blocks), self._shared_bytes, self._granule),
             local=LocalMemory(len(thread), self._local_bytes),
         )
 
@@ -228,7 +233,7 @@ class _Run:
         self._steps = 0
 
     def run(self) -> None:
-        code = self.machine._code  # pyright: ignore[reportPrivateUsage]
+        code = self.machine.code
         groups: dict[int, Array] = {0: self.chunk.exists}
         while groups or self._waiting:
             if not groups:
@@ -564,13 +569,17 @@ def _shuffle(instruction: Instruction, machine: Machine) -> Callable[[_Run, Lane
 # --- loads and stores -------------------------------------------------------------------------------------
 
 
+def _access_bytes(instruction: Instruction) -> int:
+    """Bytes that one thread loads or stores."""
+    lanes = next((m[1:] for m in instruction.opcode if re.fullmatch(r"v\d", m)), "1")
+    return int(lanes) * TYPE_BITS[instruction.opcode[-1]] // 8
+
+
 def _memory_access(instruction: Instruction, machine: Machine) -> Callable[[_Run, Lanes], None]:
     modifiers = instruction.opcode[1:]
     is_store = instruction.opcode[0] == "st"
     type_ = modifiers[-1]
-    width = TYPE_BITS[type_] // 8
-    lanes_text = next((m[1:] for m in modifiers if re.fullmatch(r"v\d", m)), "1")
-    size = width * int(lanes_text)
+    width, size = TYPE_BITS[type_] // 8, _access_bytes(instruction)
     place, registers = instruction.operands if is_store else reversed(instruction.operands)
     parts = split_operands(registers[1:-1]) if registers.startswith("{") else (registers,)
     space = next((m for m in modifiers if m in ("global", "shared", "local", "const", "param")), "generic")
@@ -653,7 +662,7 @@ def _transfer(
         return data
     memory = run.machine.memory
     if int(addresses[0]) >= MODULE_WINDOW:
-        memory = run.machine._module  # pyright: ignore[reportPrivateUsage]
+        memory = run.machine.module_data
     elif space == "global":
         accesses = run.machine.statistics.accesses
         access = accesses.setdefault(
