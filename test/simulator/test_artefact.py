@@ -8,10 +8,10 @@ import pytest
 from xdsl.dialects.builtin import i32
 
 from occamy_xdsl.lowering import linker, toolchain
+from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cuda import api, stubs
 from occamy_xdsl.lowering.cuda.kernels.rows import RowSoftmax
 from occamy_xdsl.lowering.cuda.ptx import compile_kernels
-from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.host import NULL, PTR, FunctionBuilder, HostModule, Operand, Value
 from occamy_xdsl.simulator import Simulator
 

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from occamy_xdsl.simulator.ptx.arithmetic import RAW, Array
+from occamy_xdsl.simulator.ptx.errors import AccessError
 
 SHARED_WINDOW = 1 << 56
 """First generic address of a block's shared memory; devices have their own addresses far below."""
@@ -12,14 +13,6 @@ LOCAL_WINDOW = 2 << 56
 """First generic address of a thread's local memory."""
 MODULE_WINDOW = 3 << 56
 """First generic address of the module's constants and variables."""
-
-
-class AccessError(Exception):
-    """An access that is not allowed, by the position among the accessing threads of one that is at fault."""
-
-    def __init__(self, message: str, position: int = 0):
-        super().__init__(message)
-        self.position = position
 
 
 class GlobalMemory(Protocol):

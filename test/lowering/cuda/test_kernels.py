@@ -126,7 +126,7 @@ def test_contiguous_elementwise_is_vectorised_and_coalesced() -> None:
 def test_elementwise_shapes_strides_and_broadcasts() -> None:
     """Scalars, tails, rows and columns that are broadcast, transposed and reversed operands."""
     cases = []
-    for shape in ((), (1,), (3,), (5, 7), (2, 3, 4), (257,), (4, 64)):
+    for shape in ((), (0, 3), (1,), (3,), (5, 7), (2, 3, 4), (257,), (4, 64)):
         x, y = random(*shape), random(*shape)
         kernel = Elementwise(add_relu(), (C(shape), C(shape)), C(shape))
         cases.append((kernel, [x, y], np.maximum(x + y, 0)))
