@@ -83,7 +83,9 @@ def inception() -> ModelProto:
     ]
     y = n.op("Concat", *branches, axis=1)
     y = n.op("LRN", y, size=5, alpha=0.1, beta=0.75, bias=1.0)
-    return n.model({"x": (1, 3, 9, 7)}, [n.op("Softmax", n.op("ReduceMean", y, axes=[2, 3], keepdims=0), axis=1)])
+    return n.model(
+        {"x": (1, 3, 9, 7)}, [n.op("Softmax", n.op("ReduceMean", y, axes=[2, 3], keepdims=0), axis=1)]
+    )
 
 
 def unet() -> ModelProto:
@@ -105,8 +107,34 @@ def mobilenet() -> ModelProto:
     gate = n.op("HardSigmoid", n.conv(n.op("GlobalAveragePool", y), 24, 24, 1))
     y = n.op("Mul", y, gate)
     x = n.op("Add", x, n.bn(n.conv(y, 24, 8, 1), 8))
-    y = n.op("Resize", x, "", n.const([1, 1, 2, 2]), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    y = n.op(
+        "Resize",
+        x,
+        "",
+        n.const([1, 1, 2, 2]),
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
     return n.model({"x": (1, 3, 16, 12)}, [y])
+
+
+def yolo() -> ModelProto:
+    n = Net()
+
+    def silu(y: str) -> str:
+        return n.op("Mul", y, n.op("Sigmoid", y))
+
+    x = silu(n.conv("x", 3, 40, strides=[2, 2]))
+    x = n.op("Add", x, silu(n.bn(n.conv(silu(n.conv(x, 40, 24, 1)), 24, 40), 40)))
+    pools = [x, n.op("MaxPool", x, kernel_shape=[5, 5], strides=[1, 1], pads=[2, 2, 2, 2])]
+    x = n.conv(n.op("Concat", *pools, axis=1), 80, 12, 1)
+    x = n.op("Reshape", x, n.const([1, 2, 6, 10, 9], np.int64))
+    x = n.op("Sigmoid", n.op("Transpose", x, perm=[0, 1, 3, 4, 2]))
+    xy, wh = n.op("Split", x, n.const([2, 4], np.int64), outputs=2, axis=4)
+    wh = n.op("Mul", n.op("Pow", n.op("Mul", wh, n.const(2.0)), n.const(2.0)), n.random(1, 2, 1, 1, 4))
+    y = n.op("Reshape", n.op("Concat", xy, wh, axis=4), n.const([1, -1, 6], np.int64))
+    return n.model({"x": (1, 3, 20, 18)}, [y])
 
 
 def shufflenet() -> ModelProto:
@@ -129,7 +157,9 @@ def attention() -> ModelProto:
     q, v = (n.op("Transpose", t, perm=[0, 2, 1, 3]) for t in (heads[0], heads[2]))
     k = n.op("Transpose", heads[1], perm=[0, 2, 3, 1])
     s = n.op("Softmax", n.op("Mul", n.op("MatMul", q, k), n.const(0.35)), axis=-1)
-    y = n.op("Reshape", n.op("Transpose", n.op("MatMul", s, v), perm=[0, 2, 1, 3]), n.const([1, 6, 16], np.int64))
+    y = n.op(
+        "Reshape", n.op("Transpose", n.op("MatMul", s, v), perm=[0, 2, 1, 3]), n.const([1, 6, 16], np.int64)
+    )
     y = n.op("LayerNormalization", n.op("Add", y, "x"), n.random(16), n.random(16))
     h = n.op("MatMul", y, n.random(16, 32))
     gelu = n.op("Mul", h, n.op("Add", n.op("Erf", n.op("Div", h, n.const(2**0.5))), n.const(1.0)))
@@ -142,14 +172,28 @@ def aliases() -> ModelProto:
     square = n.op("Mul", "x", "x")
     joined = n.op("Concat", square, "x", axis=0)
     total = n.op("Add", n.op("Add", square, square), n.op("Transpose", square, perm=[1, 0]))
-    part = n.op("Slice", joined, n.const([1], np.int64), n.const([7], np.int64), n.const([0], np.int64), n.const([2], np.int64))
+    part = n.op(
+        "Slice",
+        joined,
+        n.const([1], np.int64),
+        n.const([7], np.int64),
+        n.const([0], np.int64),
+        n.const([2], np.int64),
+    )
     left, right = n.op("Split", total, outputs=2, axis=1)
-    back = n.op("Slice", total, n.const([3], np.int64), n.const([-9], np.int64), n.const([0], np.int64), n.const([-1], np.int64))
+    back = n.op(
+        "Slice",
+        total,
+        n.const([3], np.int64),
+        n.const([-9], np.int64),
+        n.const([0], np.int64),
+        n.const([-1], np.int64),
+    )
     same = n.op("Identity", "x")
     return n.model({"x": (4, 4)}, [joined, part, n.op("Sub", left, right), back, same])
 
 
 NETS: dict[str, Callable[[], ModelProto]] = {
     f.__name__: f
-    for f in (resnet, densenet, inception, unet, mobilenet, shufflenet, attention, aliases)
+    for f in (resnet, densenet, inception, unet, mobilenet, yolo, shufflenet, attention, aliases)
 }

@@ -95,7 +95,8 @@ def _windows(x: Array, geometry: Geometry, kernel: Sequence[int], result: Sequen
 
 
 def _conv(op: dnn.ConvOp, groups: Groups) -> tuple[Array, ...]:
-    (x,), (w,) = groups["input"], groups["filter"]
+    wide_type = numpy_dtype(op.accumulated_type)
+    x, w = (groups[name][0].astype(wide_type, copy=False) for name in ("input", "filter"))
     result = dnn.shape_of(op.destinations[0])
     kernel, group = w.shape[2:], op.group_.value.data
     geometry = op.window_geometry(len(kernel))

@@ -129,7 +129,7 @@ class ConvOp(WindowOp):
     Convolution (cross-correlation), with bias and epilogue.
 
     Input (N, C, spatial...), filter (M, C / group, kernel...), bias (M), result (N, M, spatial...).
-    Padding reads as 0.
+    Padding reads as 0. 8-bit integers are summed in 32 bits.
 
     Constraints:
 

@@ -15,6 +15,7 @@ from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.weights import Weights
 from occamy_xdsl.lowering.cpu.kernels.arg_reduce import ArgReduce
 from occamy_xdsl.lowering.cpu.kernels.conv import Conv
+from occamy_xdsl.lowering.cpu.kernels.conv_transpose import ConvTranspose
 from occamy_xdsl.lowering.cpu.kernels.copy import Copy
 from occamy_xdsl.lowering.cpu.kernels.elementwise import Elementwise
 from occamy_xdsl.lowering.cpu.kernels.gather import Gather
@@ -44,10 +45,12 @@ class KernelCall:
 
 
 def buffer_of(value: SSAValue) -> Buffer:
+    """The layout of a memref as a kernel argument."""
     return Buffer(dnn.shape_of(value), dnn.strides_of(value), str(dnn.element_type_of(value)))
 
 
 def epilogue_of(op: dnn.FusableOp) -> Epilogue | None:
+    """The scalar work that ends the op, with `extras` broadcast to the result."""
     if op.epilogue is None:
         return None
     shape = dnn.shape_of(op.outs[0])
@@ -66,12 +69,14 @@ def is_reduction(op: dnn.PoolOp) -> bool:
 
 
 def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
+    """The kernel for an op in buffer form, on processor `isa`. Raises NotImplementedError where there is none."""
     out = buffer_of(op.outs[0])
     work = op.group("workspace")
     match op:
-        case dnn.ConvOp():
+        case dnn.ConvOp() | dnn.ConvTransposeOp():
             rank = len(dnn.shape_of(op.input)) - 2
-            kernel = Conv.create(
+            template = Conv if isinstance(op, dnn.ConvOp) else ConvTranspose
+            kernel = template.create(
                 buffer_of(op.input),
                 out,
                 dnn.shape_of(op.filter)[2:],
@@ -188,4 +193,4 @@ def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
             tables = (Weights.of(t, f"{kernel.symbol}.table{i}") for i, t in enumerate(kernel.tables))
             return KernelCall(kernel, (op.input, *tables, *op.outs))
         case _:
-            raise NotImplementedError(op.name)
+            raise NotImplementedError(f"no kernel template computes '{op.name}'")
