@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from typing import cast
 
 from xdsl.dialects.builtin import (
     I8,
