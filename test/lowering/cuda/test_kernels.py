@@ -302,6 +302,19 @@ def test_copies_of_any_strides() -> None:
         np.testing.assert_array_equal(got.view(np.float32), array, err_msg=kernel.symbol)
 
 
+def test_few_channels_are_not_tiled() -> None:
+    """Rows shorter than a sector: single elements use more of what moves."""
+    x = random(3, 64 * 64)
+    source, target = transposed(x.shape, (1, 0)), C((64 * 64, 3))
+    direct, tiled = copy_kernel(source, target), TiledCopy(source, target)
+    assert isinstance(direct, Elementwise)
+    text = assembler.compile_kernels([direct, tiled], "sm_80")
+    results = [run(text, kernel, [x.T]) for kernel in (direct, tiled)]
+    for got, _ in results:
+        np.testing.assert_array_equal(got.view(np.float32), x.T)
+    assert results[0][1].efficiency > 1.5 * results[1][1].efficiency
+
+
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f64"])
 def test_transposes_of_other_sizes(dtype: str) -> None:
     x = (random(64, 96) * 50).astype(NUMPY_TYPES[dtype])
