@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import FloatAttr, f16, f32, i1, i32
+from xdsl.dialects.builtin import FloatAttr, bf16, f16, f32, i1, i32
 from xdsl.ir import Block
 
 from occamy_xdsl.dialects import dnn
@@ -75,7 +75,7 @@ def run(
     memory.operation = 2
     statistics = ptx.launch(ptx.parse(text), kernel.symbol, kernel.grid, kernel.block, parameters, memory)
     output = kernel.arguments[-1]
-    type_ = np.dtype(NUMPY_TYPES[output.dtype])
+    type_ = np.dtype(NUMPY_TYPES.get(output.dtype, np.uint16))  # numpy has no bf16
     address = pointers[-1] + output.origin * type_.itemsize
     return memory.read(Region(address, output.shape, output.strides, type_)), statistics
 
@@ -240,6 +240,22 @@ def test_element_types() -> None:
             (compare, [x, x[::-1]], x < x[::-1]),
         ]
     )
+
+
+@pytest.mark.parametrize("chip", ["sm_75", "sm_90"])
+def test_bfloat16(chip: str) -> None:
+    """Computed in f32 and rounded once, with and without instructions for it."""
+    bits = (random(2, 500).view(np.uint32) >> 16).astype(np.uint16)
+    x, y = (bits.astype(np.uint32) << 16).view(np.float32)
+    total = np.tanh((x + y).astype(np.float64)).astype(np.float32).view(np.uint32)
+    expected = ((total + 0x7FFF + (total >> 16 & 1)) >> 16).astype(np.uint16)
+
+    def body(a, b):
+        total = arith.AddfOp(a, b)
+        return [total, math.TanhOp(total.result)]
+
+    layout = C((500,), "bf16")
+    check([(Elementwise(block([bf16, bf16], body), (layout, layout), layout), list(bits), expected)], chip)
 
 
 def test_nans_spread() -> None:
