@@ -372,23 +372,19 @@ MOST_PROLOGUE_OPS = 8
 """Scalar ops that a prologue may have: it is computed more than once for each element."""
 
 
-def reads_input(op: Operation, value: SSAValue) -> bool:
-    """Whether `op` is a convolution that uses `value` as its whole input, untouched, and for nothing else."""
-    return (
-        isinstance(op, dnn.ConvOp)
-        and op.input is value
-        and not op.joined
-        and op.prologue is None
-        and sum(operand is value for operand in op.operands) == 1
-    )
+def convolutions_reading(value: SSAValue) -> list[dnn.ConvOp] | None:
+    """
+    The convolutions that use `value` as the first part of their input, and for nothing else.
 
-
-def convolutions_reading(value: SSAValue) -> list[dnn.ConvOp]:
-    """The convolutions that alone use `value`, each as its whole input; empty where there are other users."""
-    users = [use.operation for use in value.uses]
-    if not all(reads_input(user, value) for user in users):
-        return []
-    return cast(list[dnn.ConvOp], users)
+    None where `value` has other users, or none.
+    """
+    users = list[dnn.ConvOp]()
+    for use in value.uses:
+        user = use.operation
+        if not isinstance(user, dnn.ConvOp) or user.input is not value or user in users:
+            return None
+        users.append(user)
+    return users or None
 
 
 def can_join(op: Operation) -> bool:
@@ -430,7 +426,9 @@ def fuse_into_convolutions(op: dnn.ElementwiseOp) -> None:
     full = [
         v for v in op.ins if len(shape) < 2 or not is_channel_vector(dnn.shape_of(v), len(shape), 1, shape[1])
     ]
-    if not users or len(set(full)) != 1 or full[0].type != result.type or not is_cheap(op.body.block):
+    if users is None or any(user.joined or user.prologue is not None for user in users):
+        return
+    if len(set(full)) != 1 or full[0].type != result.type or not is_cheap(op.body.block):
         return
     source = full[0]
     joins = isinstance(source.owner, Operation) and can_join(source.owner)
@@ -456,15 +454,10 @@ def is_cheap(block: Block) -> bool:
 
 def leave_to_convolutions(op: dnn.ConcatOp) -> None:
     """Lets the convolutions that use a concatenation read its inputs themselves."""
-    users = [use.operation for use in op.results[0].uses]
-    if not users or not can_join(op):
+    users = convolutions_reading(op.results[0])
+    if users is None or not can_join(op) or any(user.joined or user.group_.value.data != 1 for user in users):
         return
     for user in users:
-        reads_it = isinstance(user, dnn.ConvOp) and user.input is op.results[0] and not user.joined
-        others = sum(operand is op.results[0] for operand in user.operands) - 1
-        if not reads_it or others or user.group_.value.data != 1:
-            return
-    for user in cast(list[dnn.ConvOp], users):
         replace(user, user.rebuilt(groups={"input": op.ins[:1], "joined": op.ins[1:]}))
     Rewriter.erase_op(op)
 

@@ -70,7 +70,7 @@ class Pool(Kernel):
                 stride=self.strides[d],
                 dilation=self.dilations[d],
                 pad=self.pads[d],
-                input_stride=self.input.strides[2 + d],
+                input_strides=(self.input.strides[2 + d],),
                 result_strides=tuple(b.strides[2 + d] for b in self.arguments[1:]),
             )
             for d in range(len(self.kernel))
@@ -148,7 +148,9 @@ class _PoolNest:
 
         def one(o: IndexLike, interior: bool, lanes: int | None = None, valid: int = 1) -> None:
             bounds = (0, window.kernel) if interior else window.kernel_range(self.k, o)
-            moved = at.moved(o * window.step - window.pad * window.input_stride, window.result_strides, o)
+            moved = at.moved(
+                o * window.steps[0] - window.pad * window.input_strides[0], window.result_strides, o
+            )
             here = _Place(
                 moved.input,
                 moved.results,
@@ -159,7 +161,9 @@ class _PoolNest:
             if self.over_channels or d < len(self.windows) - 1:
                 self.spatial(d + 1, here, plane)
             else:
-                self.results([here], lanes, valid, window.step, window.result_strides, plane, window.stride)
+                self.results(
+                    [here], lanes, valid, window.steps[0], window.result_strides, plane, window.stride
+                )
 
         inner = window.interior
         if not inner or d < len(self.windows) - 1:
@@ -235,7 +239,7 @@ class _PoolNest:
             def body(i: IndexLike, *carried: SSAValue) -> Sequence[SSAValue]:
                 return tap(
                     d + 1,
-                    distance + i * (window.dilation * window.input_stride),
+                    distance + i * (window.dilation * window.input_strides[0]),
                     position + i * (window.dilation * self.weights[d]),
                     carried,
                 )
