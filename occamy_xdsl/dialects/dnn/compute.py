@@ -132,7 +132,7 @@ class ConvOp(WindowOp):
 
     Input (N, C, spatial...), filter (M, C / group, kernel...), bias (M), result (N, M, spatial...).
     The channels of `joined`, if there are any, follow those of `input`, as if by a concatenation that is never
-    stored; C counts them all. Padding reads as 0.
+    stored; C counts them all. Padding reads as 0. 8-bit integers are summed in 32 bits.
 
     A `prologue` is scalar work on each element of the input before it enters any product: its first argument
     is the element, the others are the elements of `prologue_extras` for that channel; it yields the element

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from typing import cast
 
 from xdsl.dialects.builtin import (
     I8,
@@ -91,7 +92,6 @@ class MallocOp(IRDLOperation):
         super().__init__(result_types=[type])
 
     def verify_(self) -> None:
-        assert isa(self.buffer.type, BufferType)
         verify_static_layout(self, self.buffer.type)
 
 
@@ -201,7 +201,6 @@ class MemOffsetOp(IRDLOperation):
 
     def verify_(self) -> None:
         offset, size = self.offset.value.data, self.size.value.data
-        assert isa(self.view.type, BufferType)
         verify_static_layout(self, self.view.type)
         if offset < 0:
             raise VerifyException(f"'{self.name}' op offset must not be negative, got {offset} (C1)")
@@ -255,9 +254,7 @@ class ViewOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        assert isa(self.source.type, BufferType)
-        assert isa(self.view.type, BufferType)
-        verify_static_layout(self, self.source.type)
+        verify_static_layout(self, cast(BufferType, self.source.type))
         verify_static_layout(self, self.view.type)
         if element_type_of(self.source) != element_type_of(self.view):
             raise VerifyException(

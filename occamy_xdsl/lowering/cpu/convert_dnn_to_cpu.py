@@ -160,7 +160,7 @@ class _Conversion:
                     self.insert(memref.DeallocOp.get(self.bases[op.buffer][0]), op)
             case dnn.MemcpyOp():
                 self.call(select(dnn.CopyOp.between(op.source, op.destination), self.isa), op)
-            case dnn.KernelOp():
+            case dnn.KernelOp() if op.is_buffer_form:
                 self.call(select(op, self.isa), op)
             case _:
                 raise PassFailedException(f"convert-dnn-to-cpu: '{op.name}' op is not in dnn buffer form")

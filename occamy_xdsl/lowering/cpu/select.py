@@ -45,10 +45,12 @@ class KernelCall:
 
 
 def buffer_of(value: SSAValue) -> Buffer:
+    """The layout of a memref as a kernel argument."""
     return Buffer(dnn.shape_of(value), dnn.strides_of(value), str(dnn.element_type_of(value)))
 
 
 def epilogue_of(op: dnn.FusableOp) -> Epilogue | None:
+    """The scalar work that ends the op, with `extras` broadcast to the result."""
     if op.epilogue is None:
         return None
     shape = dnn.shape_of(op.outs[0])
@@ -74,6 +76,7 @@ def is_reduction(op: dnn.PoolOp) -> bool:
 
 
 def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
+    """The kernel for an op in buffer form, on processor `isa`. Raises NotImplementedError where there is none."""
     out = buffer_of(op.outs[0])
     work = op.group("workspace")
     match op:

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable, Sequence
 
+import ml_dtypes
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
@@ -22,7 +23,7 @@ class Placed:
     """An array laid out as a kernel argument, with guards around it and in the gaps of its strides."""
 
     def __init__(self, buffer: Buffer, values: np.ndarray | None):
-        dtype = np.dtype(NUMPY_TYPES[buffer.dtype])
+        dtype = np.dtype(ml_dtypes.bfloat16 if buffer.dtype == "bf16" else NUMPY_TYPES[buffer.dtype])
         bytes_ = np.full((buffer.extent + 2 * MARGIN) * dtype.itemsize + 64, GUARD, np.uint8)
         start = -bytes_.ctypes.data % 64
         self.storage = bytes_[start : start + (buffer.extent + 2 * MARGIN) * dtype.itemsize].view(dtype)

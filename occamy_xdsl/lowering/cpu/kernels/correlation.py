@@ -447,14 +447,16 @@ class CorrelationBuilder:
                     sums = self._run(panel, pixels, moved, len(columns) * channels, weights, sums)
                     continue
 
-            def column(x: IndexLike, *sums: SSAValue, pixels: range = pixels) -> Sequence[SSAValue]:
-                weights, channel = weights_at + x * block, 0
-                for p, (view, at) in enumerate(zip(self.inputs, inputs, strict=True)):
-                    at = at + x * (window.dilation * window.input_strides[p])
+            def column(x: IndexLike, *carried: SSAValue, pixels: range = pixels) -> Sequence[SSAValue]:
+                run = self._run if self.prologue is None else self._run_with_prologue
+                sums: Sequence[SSAValue] = carried
+                channel = 0
+                for p, view in enumerate(self.inputs):
+                    at = inputs[p] + x * (window.dilation * window.input_strides[p])
                     source = _Source(view, at, self._channel_stride(p), window.steps[p])
                     count = channels if len(self.inputs) == 1 else view.buffer.shape[1]
-                    run = self._run if self.prologue is None else self._run_with_prologue
-                    sums = run(panel, pixels, source, count, weights + channel * panel.width, sums, channel)
+                    weights = weights_at + (x * block + channel * panel.width)
+                    sums = run(panel, pixels, source, count, weights, sums, channel)
                     channel += count
                 return sums
 

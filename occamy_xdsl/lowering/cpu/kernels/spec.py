@@ -219,6 +219,11 @@ class Kernel(ABC):
         """Arguments in call order: inputs, packed weights, bias, extras, outputs, workspace."""
 
     @property
+    def may_alias(self) -> tuple[int, ...]:
+        """Positions of the arguments that may lie in the memory of the output, given equal strides and type."""
+        return ()
+
+    @property
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory, the last argument if not 0; contents are undefined before and after."""
         return 0
