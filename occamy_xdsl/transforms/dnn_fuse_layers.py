@@ -355,6 +355,8 @@ def fold_padding(op: dnn.PadOp) -> bool:
     user = single_user(op.results[0])
     if not isinstance(user, dnn.ConvOp) or user.input is not op.results[0] or op.mode.data != "constant":
         return False
+    if user.joined or user.prologue is not None:
+        return False
     value = cast(FloatAttr[AnyFloat], op.value).value.data
     low, high = dnn.ints(op.low), dnn.ints(op.high)
     if value != 0 or any((*low[:2], *high[:2])):
