@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format docs docs-check lock clean
+.PHONY: help venv demo test lint format docs docs-check bench-memory lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,10 @@ docs: $(READY) ## regenerate the generated pages of docs/
 
 docs-check: $(READY) ## fail if a generated page is out of date
 	$(BIN)/python docs/generate.py --check
+
+bench-memory: $(READY) ## recompute the table of memory in README.md
+	$(BIN)/python bench/memory.py
+	$(BIN)/python docs/generate.py
 
 lock: $(READY) ## refresh requirements.lock (see CONTRIBUTING.md)
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev \

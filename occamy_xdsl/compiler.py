@@ -28,6 +28,7 @@ from xdsl.utils.hints import isa
 
 from occamy_xdsl.dialects import get_all_dialects
 from occamy_xdsl.dialects.dnn import element_type_of, shape_of
+from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named, input_names, result_names
 from occamy_xdsl.dialects.weights import WeightsRefAttr, numpy_dtype, to_array
 from occamy_xdsl.errors import MemoryLimitError, UsageError
@@ -39,7 +40,7 @@ from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options, get_all_passes, stages
-from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes, node_name
+from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
 from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
 from occamy_xdsl.version import VERSION
 
@@ -143,7 +144,9 @@ class Compilation:
         passes = available_passes()
         while stage not in self._done:
             current = self._pending.pop(0)
-            for text in current.passes:
+            # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
+            passes_to_run = current.passes if current.name != "onnx" or stage == "onnx" else ()
+            for text in passes_to_run:
                 PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
                 if current.name != "mlir":
                     self._observe(text.partition("{")[0])
@@ -157,7 +160,7 @@ class Compilation:
 
     def _observe(self, name: str) -> None:
         """Notes what later stages no longer show."""
-        if name == "onnx-infer-shapes":
+        if name == "convert-onnx-to-dnn":
             main = function_named(self.module)
             self._signature = (
                 _specs(input_names(main), [a.type for a in main.body.block.args]),
@@ -229,14 +232,14 @@ class Compilation:
         self.run_to("mlir")
         return [(node_name(call), call.callee.string_value()) for call in kernel_calls(self.module)]
 
-    def compiled(self, folder: Path) -> CompiledModel:
-        """The model after lowering; its weights are written to a file in `folder`."""
+    def signature(self) -> Signature:
+        """What a caller of the compiled model has to know."""
         self.run_to("mlir")
         assert self._signature is not None
         inputs, outputs = self._signature
         if self.options.profile:
             outputs += (TensorSpec(CLOCK, "int64", (len(kernel_calls(self.module)) + 1, 2)),)
-        signature = Signature(
+        return Signature(
             inputs,
             outputs,
             target=self.options.target,
@@ -244,6 +247,10 @@ class Compilation:
             pool_bytes=_count(self.module, POOL_BYTES),
             weights_bytes=_count(self.module, WEIGHTS_BYTES),
         )
+
+    def compiled(self, folder: Path) -> CompiledModel:
+        """The model after lowering; its weights are written to a file in `folder`."""
+        signature = self.signature()
         weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
         return CompiledModel(self._upstream_text(), signature, weights, isa)

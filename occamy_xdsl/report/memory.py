@@ -8,11 +8,8 @@ from typing import Any, Literal, cast
 
 from xdsl.dialects.builtin import (
     DictionaryAttr,
-    FileLineColLoc,
     IntegerAttr,
-    LocationAttr,
     ModuleOp,
-    NameLoc,
 )
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation
@@ -20,6 +17,7 @@ from xdsl.ir import BlockArgument, Operation
 from occamy_xdsl.analysis.aliasing import root_of
 from occamy_xdsl.analysis.liveness import LiveRange, liveness, max_live_of_values
 from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import (
     argument_names,
     function_named,
@@ -198,16 +196,6 @@ class MemoryReport:
         from occamy_xdsl.report.html import fragment
 
         return fragment(self)
-
-
-def node_name(op: Operation) -> str:
-    """The ONNX node that an op came from; the op's own name where none is known."""
-    location: LocationAttr = op.location
-    if isinstance(location, NameLoc):
-        return location.desc.data
-    if isinstance(location, FileLineColLoc):
-        return location.filename.data
-    return op.name
 
 
 def _name(life: LiveRange) -> str:
