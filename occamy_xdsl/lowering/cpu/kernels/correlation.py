@@ -186,7 +186,7 @@ class Correlation:
 
 
 PROLOGUE_CHANNELS = 32
-"""Channels of each pixel that a prologue works on at a time, a multiple of the lanes of all vectors."""
+"""Channels of each pixel that a prologue works on at a time."""
 
 
 @dataclass(frozen=True)
@@ -237,10 +237,9 @@ class _Source:
     """Elements between channels."""
     step: int
     """Elements between pixels."""
-
-    def at(self, distance: IndexLike) -> "_Source":
-        """The same, `distance` elements further on."""
-        return replace(self, first=self.first + distance)
+    channel: int
+    """Which of all the channels the first one is."""
+    channels: int
 
 
 class CorrelationBuilder:
@@ -436,47 +435,49 @@ class CorrelationBuilder:
         """Add the products of one kernel row: each input element times a panel row of weights."""
         k, window, channels = self.k, self.windows[-1], self.correlation.channels
         block = self._position_weights(panel)
+        run = self._run if self.prologue is None else self._run_with_prologue
+        sources = self._sources(inputs)
+        column_steps = [window.dilation * stride for stride in window.input_strides]
+        # Whether the channels of neighbouring columns follow each other in memory as in the weights.
+        is_dense = column_steps == [channels] and sources[0].stride == 1 and self.prologue is None
         sums = accumulators
         for columns, pixels in pairs:
-            if len(self.inputs) == 1 and self.prologue is None:
-                source = _Source(self.inputs[0], inputs[0], self._channel_stride(0), window.steps[0])
-                if source.stride == 1 and window.dilation * window.input_strides[0] == channels:
-                    # The channels of neighbouring columns follow each other in memory as in the weights.
-                    moved = source.at(columns.start * channels)
-                    weights = weights_at + columns.start * block
-                    sums = self._run(panel, pixels, moved, len(columns) * channels, weights, sums)
-                    continue
+            if is_dense:
+                first = sources[0].first + columns.start * channels
+                row = replace(sources[0], first=first, channels=len(columns) * channels)
+                sums = run(panel, pixels, row, weights_at + columns.start * block, sums)
+                continue
 
             def column(x: IndexLike, *carried: SSAValue, pixels: range = pixels) -> Sequence[SSAValue]:
-                run = self._run if self.prologue is None else self._run_with_prologue
                 sums: Sequence[SSAValue] = carried
-                channel = 0
-                for p, view in enumerate(self.inputs):
-                    at = inputs[p] + x * (window.dilation * window.input_strides[p])
-                    source = _Source(view, at, self._channel_stride(p), window.steps[p])
-                    count = channels if len(self.inputs) == 1 else view.buffer.shape[1]
-                    weights = weights_at + (x * block + channel * panel.width)
-                    sums = run(panel, pixels, source, count, weights, sums, channel)
-                    channel += count
+                for source, step in zip(sources, column_steps, strict=True):
+                    moved = replace(source, first=source.first + x * step)
+                    weights = weights_at + (x * block + source.channel * panel.width)
+                    sums = run(panel, pixels, moved, weights, sums)
                 return sums
 
             sums = k.for_(columns.start, columns.stop, 1, column, sums)
         return sums
 
-    def _channel_stride(self, part: int) -> int:
-        return self.inputs[part].buffer.strides[1]
+    def _sources(self, inputs: list[IndexLike]) -> list[_Source]:
+        """The parts of the input that a group reads, from the indices `inputs` on."""
+        sources: list[_Source] = []
+        channel = 0
+        for view, first, step in zip(self.inputs, inputs, self.windows[-1].steps, strict=True):
+            count = view.buffer.shape[1] // self.correlation.groups
+            sources.append(_Source(view, first, view.buffer.strides[1], step, channel, count))
+            channel += count
+        return sources
 
     def _run(
         self,
         panel: _Panel,
         pixels: range,
-        source: "_Source",
-        depth: int,
+        source: _Source,
         weights_at: IndexLike,
         sums: Sequence[SSAValue],
-        channel: int = 0,
     ) -> Sequence[SSAValue]:
-        """`depth` products in each sum, of neighbouring channels (or columns) from `channel` on."""
+        """Add the products of the channels of `source`, whose weights follow each other."""
         k = self.k
 
         def product(c: IndexLike, *sums: SSAValue) -> Sequence[SSAValue]:
@@ -488,9 +489,9 @@ class CorrelationBuilder:
             elements = ((i, load_as(k, self.dtype, source.view, at + i * source.step)) for i in pixels)
             return outer_product(k, sums, elements, weights, self.lanes)
 
-        if depth > 4:
-            return k.for_(0, depth, 1, product, sums)
-        for c in range(depth):
+        if source.channels > 4:
+            return k.for_(0, source.channels, 1, product, sums)
+        for c in range(source.channels):
             sums = product(c, *sums)
         return sums
 
@@ -498,33 +499,34 @@ class CorrelationBuilder:
         self,
         panel: _Panel,
         pixels: range,
-        source: "_Source",
-        depth: int,
+        source: _Source,
         weights_at: IndexLike,
         sums: Sequence[SSAValue],
-        channel: int,
     ) -> Sequence[SSAValue]:
         """As `_run`, on elements that the prologue makes and leaves in the scratch memory, some at a time."""
         k, prologue = self.k, self.prologue
         assert prologue is not None
         assert prologue.scratch is not None
-        scratch = _Source(prologue.scratch, 0, 1, PROLOGUE_CHANNELS)
-        lanes = min(k.isa.lanes(source.view.buffer.element_bytes), power_of_two_at_least(depth))
+        scratch = prologue.scratch
+        widest = min(k.isa.lanes(source.view.buffer.element_bytes), PROLOGUE_CHANNELS)
+        lanes = min(widest, power_of_two_at_least(source.channels))
 
         def part(start: IndexLike, *sums: SSAValue, size: int = PROLOGUE_CHANNELS) -> Sequence[SSAValue]:
             for offset in range(0, size, lanes):
-                at = start + offset
-                extras = self._prologue_extras(panel.input_channel + channel + at, lanes, size - offset)
+                channel, valid = start + offset, size - offset
+                extras = self._prologue_extras(panel.input_channel + source.channel + channel, lanes, valid)
                 for i in pixels:
-                    from_ = source.first + (at * source.stride + i * source.step)
-                    element = k.load(source.view, from_, lanes, valid=size - offset, stride=source.stride)
+                    at = source.first + (channel * source.stride + i * source.step)
+                    element = k.load(source.view, at, lanes, valid=valid, stride=source.stride)
                     (element,) = k.inline(prologue.prologue.block, [element, *extras])
-                    k.store(element, scratch.view, i * scratch.step + offset, valid=size - offset)
-            return self._run(panel, pixels, scratch, size, weights_at + start * panel.width, sums)
+                    k.store(element, scratch, i * PROLOGUE_CHANNELS + offset, valid=valid)
+            made = _Source(scratch, 0, 1, PROLOGUE_CHANNELS, 0, size)
+            return self._run(panel, pixels, made, weights_at + start * panel.width, sums)
 
-        whole = depth // PROLOGUE_CHANNELS * PROLOGUE_CHANNELS
+        whole = source.channels // PROLOGUE_CHANNELS * PROLOGUE_CHANNELS
         sums = k.for_(0, whole, PROLOGUE_CHANNELS, part, sums)
-        return part(whole, *sums, size=depth - whole) if whole < depth else sums
+        rest = source.channels - whole
+        return part(whole, *sums, size=rest) if rest else sums
 
     def _prologue_extras(self, channel: IndexLike, lanes: int, valid: int) -> list[SSAValue]:
         """The values of the prologue's extras for `lanes` channels from `channel` on, `valid` of which exist."""
@@ -560,7 +562,7 @@ class CorrelationBuilder:
         """Add the products of one kernel row of a depthwise convolution, loading each input vector once."""
         k, window, vectors = self.k, self.windows[-1], panel.width // self.lanes
         (source,), (input_at,), (input_stride,) = self.inputs, inputs, window.input_strides
-        stride = self._channel_stride(0)
+        stride = source.buffer.strides[1]
         extras: dict[int, list[SSAValue]] = {}
         loaded: dict[tuple[int, int], SSAValue] = {}
 
