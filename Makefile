@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo bench-memory test lint format docs docs-check lock clean
+.PHONY: help venv demo test lint format docs docs-check bench-memory bench-measured lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,9 +24,6 @@ $(READY): requirements.lock pyproject.toml
 
 demo: $(READY) ## compile and run ResNet-50; compare memory, result and time (NET=squeezenet for another)
 	@$(BIN)/python bench/demo.py $(NET)
-
-bench-memory: $(READY) ## plan and measure the paper's networks, beside ONNX Runtime (minutes)
-	PYTHONPATH=. $(BIN)/python bench/memory.py
 
 test: $(READY) ## run all tests: lit, then pytest
 	$(BIN)/lit -q -j $(JOBS) test
@@ -46,6 +43,13 @@ docs: $(READY) ## regenerate the generated pages of docs/
 
 docs-check: $(READY) ## fail if a generated page is out of date
 	$(BIN)/python docs/generate.py --check
+
+bench-memory: $(READY) ## recompute the table of memory in README.md
+	$(BIN)/python bench/memory.py
+	$(BIN)/python docs/generate.py
+
+bench-measured: $(READY) ## plan and run the paper's networks, beside ONNX Runtime (minutes)
+	$(BIN)/python bench/memory_measured.py
 
 lock: $(READY) ## refresh requirements.lock (see CONTRIBUTING.md)
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev \

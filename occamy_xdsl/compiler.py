@@ -29,6 +29,7 @@ from xdsl.utils.hints import isa
 from occamy_xdsl.analysis.liveness import sum_of_values
 from occamy_xdsl.dialects import get_all_dialects
 from occamy_xdsl.dialects.dnn import element_type_of, shape_of
+from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named, input_names, result_names
 from occamy_xdsl.dialects.weights import WeightsRefAttr, numpy_dtype, to_array
 from occamy_xdsl.errors import MemoryLimitError, UsageError
@@ -40,7 +41,7 @@ from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import LEVERS, Options, get_all_passes, stages, switched_off
-from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes, node_name
+from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
 from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
 from occamy_xdsl.version import VERSION
 
@@ -147,17 +148,19 @@ class Compilation:
         Raises MemoryLimitError where the plan exceeds a limit whatever is tried.
         """
         while stage not in self._done:
-            name = self._run_stage()
+            name = self._run_stage(stage)
             if name == "mem":
                 self._meet_memory_limit()
                 self._check_workspace_limit()
             self._save(name)
 
-    def _run_stage(self) -> str:
-        """Runs the next stage and returns its name."""
+    def _run_stage(self, wanted: str) -> str:
+        """Runs the next stage on the way to the stage `wanted`, and returns its name."""
         passes = available_passes()
         current = self._pending.pop(0)
-        for text in current.passes:
+        # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
+        passes_to_run = current.passes if current.name != "onnx" or wanted == "onnx" else ()
+        for text in passes_to_run:
             PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
             if current.name != "mlir":
                 self._observe(text.partition("{")[0])
@@ -170,14 +173,13 @@ class Compilation:
 
     def _observe(self, name: str) -> None:
         """Notes what later stages no longer show."""
-        if name == "onnx-infer-shapes":
+        if name == "convert-onnx-to-dnn":
             main = function_named(self.module)
             self._signature = (
                 _specs(input_names(main), [a.type for a in main.body.block.args]),
                 _specs(result_names(main), main.function_type.outputs.data),
             )
-        if name == "convert-onnx-to-dnn":
-            self._unshared_bytes = sum_of_values(function_named(self.module).body.block)
+            self._unshared_bytes = sum_of_values(main.body.block)
         if name not in ("dce", "verify-dnn-pool", "onnx-infer-shapes"):
             self.steps.append(PassStep(name, live_bytes(self.module)))
 
@@ -203,7 +205,7 @@ class Compilation:
         """The same model after planning with other options, whether or not within the limits."""
         other = Compilation(self.model, options)
         while "mem" not in other._done:
-            other._run_stage()
+            other._run_stage("mem")
         return other
 
     def _meet_memory_limit(self) -> None:
@@ -281,14 +283,14 @@ class Compilation:
         self.run_to("mlir")
         return [(node_name(call), call.callee.string_value()) for call in kernel_calls(self.module)]
 
-    def compiled(self, folder: Path) -> CompiledModel:
-        """The model after lowering; its weights are written to a file in `folder`."""
+    def signature(self) -> Signature:
+        """What a caller of the compiled model has to know."""
         self.run_to("mlir")
         assert self._signature is not None
         inputs, outputs = self._signature
         if self.options.profile:
             outputs += (TensorSpec(CLOCK, "int64", (len(kernel_calls(self.module)) + 1, 2)),)
-        signature = Signature(
+        return Signature(
             inputs,
             outputs,
             target=self.options.target,
@@ -296,6 +298,10 @@ class Compilation:
             pool_bytes=_count(self.module, POOL_BYTES),
             weights_bytes=_count(self.module, WEIGHTS_BYTES),
         )
+
+    def compiled(self, folder: Path) -> CompiledModel:
+        """The model after lowering; its weights are written to a file in `folder`."""
+        signature = self.signature()
         weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
         return CompiledModel(self._upstream_text(), signature, weights, isa, self.options.stream_weights)

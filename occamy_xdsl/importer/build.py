@@ -325,7 +325,7 @@ class _Binding:
         """Raises InvalidInputError for names that the model lacks and for values that contradict it."""
         constants = {tensor.name for tensor in graph.initializer}
         inputs = {value.name: value.type for value in graph.input if value.name not in constants}
-        known = sorted({d.dim_param for t in inputs.values() for d in t.tensor_type.shape.dim if d.dim_param})
+        known = sorted({s for t in inputs.values() for d in t.tensor_type.shape.dim if (s := _symbol(d))})
         binding = _Binding(dict(dims), {})
         for name, value in dims.items():
             if name not in known:
@@ -359,17 +359,23 @@ class _Binding:
                 raise InvalidInputError(
                     f"input '{name}': dimension {index} is {dim.dim_value} in the model, got {size}"
                 )
-            if dim.dim_param and self.dims.setdefault(dim.dim_param, size) != size:
-                bound = self.dims[dim.dim_param]
+            symbol = _symbol(dim)
+            if symbol and self.dims.setdefault(symbol, size) != size:
+                bound = self.dims[symbol]
                 raise InvalidInputError(
-                    f"input '{name}': dimension '{dim.dim_param}' is {bound} elsewhere, got {size}"
+                    f"input '{name}': dimension '{symbol}' is {bound} elsewhere, got {size}"
                 )
 
     def dim(self, dim: Any) -> int:
         """The size of a TensorShapeProto.Dimension, DYNAMIC_INDEX where unknown."""
         if dim.HasField("dim_value"):
             return dim.dim_value if dim.dim_value >= 0 else DYNAMIC_INDEX
-        return self.dims.get(dim.dim_param, DYNAMIC_INDEX)
+        return self.dims.get(_symbol(dim), DYNAMIC_INDEX)
+
+
+def _symbol(dim: Any) -> str:
+    """The name that equal dimensions share; exporters write "?" and "-1" for dimensions without a name."""
+    return "" if dim.dim_param in ("?", "-1") else dim.dim_param
 
 
 @dataclass

@@ -9,11 +9,8 @@ from typing import Any, Literal, cast
 
 from xdsl.dialects.builtin import (
     DictionaryAttr,
-    FileLineColLoc,
     IntegerAttr,
-    LocationAttr,
     ModuleOp,
-    NameLoc,
     StringAttr,
 )
 from xdsl.dialects.func import FuncOp
@@ -23,6 +20,7 @@ from occamy_xdsl.analysis.aliasing import root_of
 from occamy_xdsl.analysis.liveness import LiveRange, liveness, max_live_of_values
 from occamy_xdsl.analysis.own_memory import why_own_memory
 from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import (
     argument_names,
     function_named,
@@ -248,16 +246,6 @@ class MemoryReport:
         from occamy_xdsl.report.html import fragment
 
         return fragment(self)
-
-
-def node_name(op: Operation) -> str:
-    """The ONNX node that an op came from; the op's own name where none is known."""
-    location: LocationAttr = op.location
-    if isinstance(location, NameLoc):
-        return location.desc.data
-    if isinstance(location, FileLineColLoc):
-        return location.filename.data
-    return op.name
 
 
 def _name(life: LiveRange) -> str:

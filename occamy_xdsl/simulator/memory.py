@@ -14,7 +14,8 @@ import numpy as np
 
 from occamy_xdsl.simulator.faults import FaultError, RefusalError
 from occamy_xdsl.simulator.ptx.arithmetic import Array
-from occamy_xdsl.simulator.ptx.spaces import AccessError, first
+from occamy_xdsl.simulator.ptx.errors import AccessError
+from occamy_xdsl.simulator.ptx.spaces import first
 
 ALIGNMENT = 512
 """Alignment of allocations in bytes, as cudaMalloc's."""

@@ -21,7 +21,8 @@ from occamy_xdsl.lowering.host import PTR
 from occamy_xdsl.simulator import host_memory
 from occamy_xdsl.simulator.cublas import Cublas
 from occamy_xdsl.simulator.cudart import CudaRuntime
-from occamy_xdsl.simulator.cudnn import Cudnn, WorkspaceModel, default_workspace_bytes
+from occamy_xdsl.simulator.cudnn import Cudnn
+from occamy_xdsl.simulator.cudnn_model import WorkspaceModel, default_workspace_bytes
 from occamy_xdsl.simulator.device import Device
 from occamy_xdsl.simulator.driver import CudaDriver
 from occamy_xdsl.simulator.faults import FaultError, RefusalError, SimulationError, Violation

@@ -48,6 +48,18 @@ def replacing(path: Path) -> Generator[Path]:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
 
+@contextmanager
+def progress(what: str) -> Generator[None]:
+    """Shows on a terminal that something is going on, until it is done."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text file; `-` is standard output. Raises UsageError."""
     if str(path) == "-":

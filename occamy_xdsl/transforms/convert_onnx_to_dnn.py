@@ -30,7 +30,7 @@ class ConvertOnnxToDnnPass(ModulePass):
     Before:
 
     ```mlir
-    %y = onnx.Softmax(%x) {axis = -1 : si64} : (tensor<2x4xf32>) -> tensor<*xf32> loc("scores")
+    %y = onnx.Softmax(%x) {axis = -1 : i64} : (tensor<2x4xf32>) -> tensor<*xf32> loc("scores")
     ```
 
     After:

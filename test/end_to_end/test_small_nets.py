@@ -1,16 +1,11 @@
 """Small networks compiled with every switch compute what ONNX Runtime does, and never read a stale byte."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnxruntime
 import pytest
+from nets import NETS
 
 import occamy_xdsl.compiler as oc
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from nets import NETS
 
 VARIANTS = {
     "default": {},

@@ -8,17 +8,23 @@ import pytest
 from xdsl.dialects.builtin import i32
 
 from occamy_xdsl.lowering import linker, toolchain
+from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cuda import api, stubs
 from occamy_xdsl.lowering.cuda.kernels.rows import RowSoftmax
 from occamy_xdsl.lowering.cuda.ptx import compile_kernels
-from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.host import NULL, PTR, FunctionBuilder, HostModule, Operand, Value
 from occamy_xdsl.simulator import Simulator
 
 SHAPE = (6, 50)
 BYTES = 4 * 6 * 50
 STREAM, POOL, MODULE = 0, 8, 16
-CALLS = ("cudaSetDevice", "cudaStreamCreateWithFlags", "cudaMalloc", "cuModuleLoadData", "cuModuleGetFunction")
+CALLS = (
+    "cudaSetDevice",
+    "cudaStreamCreateWithFlags",
+    "cudaMalloc",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+)
 CALLS += ("cudaMemcpyAsync", "cuLaunchKernel", "cudaStreamSynchronize")
 # cudaFree waits for the device, so that nothing is running when the module goes.
 RELEASES = {POOL: "cudaFree", MODULE: "cuModuleUnload", STREAM: "cudaStreamDestroy"}

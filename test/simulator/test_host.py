@@ -307,6 +307,79 @@ def test_device_attributes(program) -> None:
         assert value.value == 1
 
 
+def test_default_stream_waits_for_blocking_streams(program) -> None:
+    with Simulator() as simulator:
+        p = program(simulator)
+        stream, x = p.make("cudaStreamCreateWithFlags", 0), p.make("cudaMalloc", X.nbytes)
+        p.copy_in(x, X, stream)
+        np.testing.assert_array_equal(p.download(x, (64,)), X)
+        p.call("cudaStreamDestroy", stream)
+        p.call("cudaFree", x)
+
+
+def test_pinned_memory_fills_and_waits(program) -> None:
+    """Pinned host memory, memset, and the waits for an event and for the device."""
+    with Simulator() as simulator:
+        p = program(simulator)
+        host, x = p.make("cudaHostAlloc", 64, 2), p.make("cudaMalloc", 64)
+        event = p.make("cudaEventCreateWithFlags", 2)
+        p.call("cudaEventSynchronize", event)
+        p.call("cudaMemsetAsync", x, 0x107, 64, None)
+        p.call("cudaMemcpyAsync", host, x, 64, 2, None)
+        p.call("cudaEventRecord", event, None)
+        p.call("cudaMemsetAsync", x, 9, 64, None)
+        p.call("cudaEventSynchronize", event)
+        assert ctypes.string_at(host, 64) == b"\x07" * 64
+        p.call("cudaDeviceSynchronize")
+        np.testing.assert_array_equal(p.download(x, (64,), np.uint8), 9)
+        for name, handle in (("cudaEventDestroy", event), ("cudaFree", x), ("cudaFreeHost", host)):
+            p.call(name, handle)
+        p.call("cudaFree", None)
+        p.call("cudaFreeHost", None)
+
+
+def test_wrong_arguments(program, lenient: Simulator) -> None:
+    with lenient as simulator:
+        p = program(simulator)
+        x = p.upload(X)
+        p.call("cudaMemcpyAsync", None, x, 8, 2, None, status=1)
+        p.call("cudaMemcpyAsync", x, x, 8, 9, None, status=21)
+        p.call("cudaMemcpyAsync", x + 4, x, 8, 3, None, status=1)
+        p.call("cudaMalloc", None, 8, status=1)
+        p.call("cudaStreamSynchronize", x, status=1)
+        p.call("cudnnSetStream", x, None, status=2000)
+        p.call("cublasDestroy_v2", None, status=7)
+        p.call("cudaFree", x + 8, status=1)
+        p.call("cudaFreeHost", x, status=1)
+        p.call("cuLaunchKernel", 5, *[1] * 6, 0, None, None, None, status=1)
+        p.call("cudaFree", x)
+    found = [v.message for v in simulator.violations]
+    assert len(found) == 9
+    assert found[0] == "a null pointer"
+    assert found[1] == "source and target overlap"
+    assert found[2] == "the address for the result is a null pointer"
+    assert "is not a live stream handle" in found[3]
+
+
+def test_errors_of_the_simulator_itself_come_out(program) -> None:
+    """An exception cannot pass through machine code: it is raised when the block is left."""
+
+    def broken(algorithm: int, problem: object) -> int:
+        raise ZeroDivisionError
+
+    simulator = Simulator(workspace_bytes=broken)
+    p = program(simulator)
+    simulator.__enter__()
+    handle, x, w = p.make("cudnnCreate"), p.tensor(1, 1, 4, 4), p.make("cudnnCreateFilterDescriptor")
+    p.call("cudnnSetFilter4dDescriptor", w, 0, 0, 1, 1, 1, 1)
+    c = p.make("cudnnCreateConvolutionDescriptor")
+    p.call("cudnnSetConvolution2dDescriptor", c, 0, 0, 1, 1, 1, 1, 1, 0)
+    size = ctypes.byref(ctypes.c_size_t())
+    p.call("cudnnGetConvolutionForwardWorkspaceSize", handle, x, w, c, x, 0, size, status=999)
+    with pytest.raises(ZeroDivisionError):
+        simulator.__exit__(None, None, None)
+
+
 def test_one_simulation_at_a_time() -> None:
     with Simulator() as simulator, pytest.raises(UsageError, match="already running"), Simulator():
         pass

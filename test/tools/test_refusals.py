@@ -145,10 +145,20 @@ def test_not_a_library(occamy, net, tmp_path):
     program, object_ = tmp_path / "net", tmp_path / "net.o"
     assert occamy("compile", net, "--emit", "exe", "-o", program).code == 0
     assert occamy("compile", net, "--emit", "obj", "-o", object_).code == 0
-    for path in (program, object_):
+    for path, kind in ((program, "a program"), (object_, "an object")):
         done = occamy("run", path)
         assert done.code == 2
-        assert str(path) in done.error
+        assert f"{path}: {kind}" in done.error
+
+
+@pytest.mark.parametrize("share", [0.005, 0.1, 0.5, 0.75])
+def test_truncated_library(occamy, library, tmp_path, share):
+    content = library.read_bytes()
+    path = tmp_path / "net.so"
+    path.write_bytes(content[: int(share * len(content))])
+    done = occamy("run", path)
+    assert done.code == 2
+    assert f"{path}: cannot be loaded" in done.error
 
 
 def test_internal_error(occamy, net, monkeypatch):

@@ -24,8 +24,10 @@ from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
 from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, to_array
+from occamy_xdsl.errors import UnsupportedModelError
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel
 from occamy_xdsl.lowering.cpu.select import KernelCall, Pack, select
 from occamy_xdsl.lowering.toolchain import Isa
@@ -112,6 +114,9 @@ class _Conversion:
         default_factory=dict[tuple[SSAValue, int, Buffer], SSAValue]
     )
 
+    refused: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    """Node, op and reason for each op that no kernel can do."""
+
     def run(self) -> None:
         self.block = Block()
         source = self.function.body.block
@@ -128,6 +133,8 @@ class _Conversion:
             self.bases[argument] = own, 0
         for op in source.ops:
             self.convert(op)
+        if self.refused:
+            raise UnsupportedModelError(nodes=self.refused)
         self.block.add_op(ReturnOp())
         # Only now is the size of the blob known.
         self.weights = Rewriter.replace_value_with_new_type(self.weights, _bytes_type(self.blob_bytes))
@@ -175,6 +182,10 @@ class _Conversion:
         self.bases[buffer] = op.memref, 0
 
     def call(self, call: KernelCall, op: Operation) -> None:
+        if any(not _is_known(call.operands[index]) for index in call.packs):
+            reason = "weights that are computed at run time are not supported, its kernel reads packed ones"
+            self.refused.append((node_name(op), op.name, reason))
+            return
         arguments = list[SSAValue]()
         for index, (operand, buffer) in enumerate(zip(call.operands, call.kernel.arguments, strict=True)):
             base, offset = self.place(operand, buffer, call.packs.get(index), call.kernel)
@@ -243,6 +254,10 @@ class _Conversion:
                 self.block.insert_op_before(constant, first)
             self.indices[value] = constant.result
         return self.indices[value]
+
+
+def _is_known(operand: SSAValue | Weights) -> bool:
+    return isinstance(operand, Weights) or isinstance(root_of(operand).owner, dnn.ConstantOp)
 
 
 def _bytes_type(size: int) -> MemRefType[Attribute]:

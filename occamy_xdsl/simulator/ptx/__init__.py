@@ -8,9 +8,10 @@ much of the memory that moves is used. It says nothing about speed. Races in glo
 
 from collections.abc import Sequence
 
-from occamy_xdsl.simulator.ptx.machine import Extent, Machine, PtxError
+from occamy_xdsl.simulator.ptx.errors import AccessError, PtxError
+from occamy_xdsl.simulator.ptx.machine import Extent, Machine
 from occamy_xdsl.simulator.ptx.parser import Program, PtxSyntaxError, parse
-from occamy_xdsl.simulator.ptx.spaces import AccessError, GlobalMemory
+from occamy_xdsl.simulator.ptx.spaces import GlobalMemory
 from occamy_xdsl.simulator.ptx.statistics import KernelStatistics
 
 __all__ = [

@@ -310,8 +310,10 @@ def _product(name: str, modifiers: set[str], type_: str) -> Operation | None:
         wide = f"{type_[0]}{2 * TYPE_BITS[type_]}"
         number = _NUMBERS[wide]
 
-        def multiply(x: Array, y: Array) -> Array:
+        def product(x: Array, y: Array) -> Array:
             return x.astype(number) * y.astype(number)
+
+        multiply: Binary = product
 
     else:
         wide = type_

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from occamy_xdsl.simulator.ptx.arithmetic import RAW, Array
+from occamy_xdsl.simulator.ptx.errors import AccessError
 
 SHARED_WINDOW = 1 << 56
 """First generic address of a block's shared memory; devices have their own addresses far below."""
@@ -12,14 +13,6 @@ LOCAL_WINDOW = 2 << 56
 """First generic address of a thread's local memory."""
 MODULE_WINDOW = 3 << 56
 """First generic address of the module's constants and variables."""
-
-
-class AccessError(Exception):
-    """An access that is not allowed, by the position among the accessing threads of one that is at fault."""
-
-    def __init__(self, message: str, position: int = 0):
-        super().__init__(message)
-        self.position = position
 
 
 class GlobalMemory(Protocol):
@@ -97,79 +90,85 @@ NOBODY = np.int32(np.iinfo(np.int32).max)
 
 class SharedMemory:
     """
-    Shared memory of some blocks, `size` bytes each, which knows who touched a byte since the last barrier.
+    Shared memory of some blocks, `size` bytes each, which knows who touched what since the last barrier.
 
-    A race is a byte that one thread writes and another one reads or changes without `bar.sync` in between.
+    A race is a place that one thread writes and another one reads or changes without `bar.sync` in between.
     Orders within a warp are not seen: shuffles and `bar.warp.sync` do not count as barriers. Threads are
-    numbered within their block.
+    numbered within their block. The record is kept for every `granule` bytes, a power of two up to 16 that
+    divides the size of every access.
     """
 
-    def __init__(self, blocks: int, size: int):
+    def __init__(self, blocks: int, size: int, granule: int):
         self._stride = -(-size // 16) * 16
         self._size = size
-        cells = blocks * self._stride
-        self._data = np.zeros(cells, np.uint8)
+        self._granule = granule
+        cells = blocks * self._stride // granule
+        self._data = np.zeros(blocks * self._stride, np.uint8)
         self._written = np.zeros(cells, np.bool_)
         self._writer = np.full(cells, -1, np.int32)
         self._first_reader = np.full(cells, NOBODY, np.int32)
         self._last_reader = np.full(cells, -1, np.int32)
 
-    def _words(self, blocks: Array, addresses: Array, size: int) -> Array:
-        """Index of each access in arrays viewed as rows of `size` bytes."""
+    def _find(self, blocks: Array, addresses: Array, size: int) -> tuple[Array, Array]:
+        """Index of each access in the data as rows of `size` bytes, and of its granules in the records."""
         outside = (addresses < 0) | (addresses + size > self._size)
         if outside.any():
             position = first(outside)
             fact = f"bytes {int(addresses[position])} to {int(addresses[position]) + size - 1}"
             raise AccessError(f"shared memory out of bounds: {fact} of {self._size}", position)
-        return (blocks * self._stride + addresses) // size
+        start = blocks * self._stride + addresses
+        cells = (start // self._granule)[:, None] + np.arange(size // self._granule)
+        return start // size, cells
 
     def load(self, blocks: Array, threads: Array, addresses: Array, size: int) -> Array:
-        words = self._words(blocks, addresses, size)
-        missing = ~self._written.reshape(-1, size)[words].all(axis=1)
+        """The bytes that threads load, shape (threads, size); raises AccessError."""
+        rows, cells = self._find(blocks, addresses, size)
+        missing = ~self._written[cells]
         if missing.any():
-            raise AccessError("reads shared memory that was never written", first(missing))
-        writers = self._writer.reshape(-1, size)[words]
-        race = ((writers >= 0) & (writers != threads[:, None])).any(axis=1)
+            raise AccessError("reads shared memory that was never written", first(missing.any(axis=1)))
+        me = threads[:, None].astype(np.int32)
+        writers = self._writer[cells]
+        race = (writers >= 0) & (writers != me)
         if race.any():
-            position = first(race)
-            other = int(writers[position].max())
-            raise AccessError(
-                f"shared-memory race: thread {other} wrote here since the last barrier", position
-            )
-        cells = (words * size)[:, None] + np.arange(size)
-        np.minimum.at(self._first_reader, cells, threads[:, None].astype(np.int32))
-        np.maximum.at(self._last_reader, cells, threads[:, None].astype(np.int32))
-        return self._data.reshape(-1, size)[words]
+            position = first(race.any(axis=1))
+            fact = f"thread {int(writers[position].max())} wrote here since the last barrier"
+            raise AccessError(f"shared-memory race: {fact}", position)
+        np.minimum.at(self._first_reader, cells, me)
+        np.maximum.at(self._last_reader, cells, me)
+        return self._data.reshape(-1, size)[rows]
 
     def store(self, blocks: Array, threads: Array, addresses: Array, data: Array) -> None:
+        """Write the bytes that threads store, shape (threads, bytes); raises AccessError."""
         size = data.shape[1]
-        words = self._words(blocks, addresses, size)
+        rows, cells = self._find(blocks, addresses, size)
         me = threads[:, None].astype(np.int32)
-        readers = self._first_reader.reshape(-1, size)[words], self._last_reader.reshape(-1, size)[words]
-        read = (readers[1] >= 0) & ((readers[0] != me) | (readers[1] != me))
-        writers = self._writer.reshape(-1, size)[words]
-        old = self._data.reshape(-1, size)[words]
-        race = (read | ((writers >= 0) & (writers != me) & (old != data))).any(axis=1)
-        self._data.reshape(-1, size)[words] = data
+        last_reader = self._last_reader[cells]
+        read = (last_reader >= 0) & ((self._first_reader[cells] != me) | (last_reader != me))
+        writers = self._writer[cells]
+        written = (writers >= 0) & (writers != me)
+        race = read.any(axis=1)
+        image = self._data.reshape(-1, size)
+        if written.any():
+            # Writing what another thread has written already changes nothing.
+            race |= written.any(axis=1) & (image[rows] != data).any(axis=1)
+        image[rows] = data
         # Of threads that store to one place together the last one wins; the others find another's bytes.
-        race |= (self._data.reshape(-1, size)[words] != data).any(axis=1)
+        lost = image[rows] != data
+        if lost.any():
+            race |= lost.any(axis=1)
         if race.any():
-            raise AccessError(
-                "shared-memory race: another thread used these bytes since the last barrier", first(race)
-            )
-        self._writer.reshape(-1, size)[words] = me
-        self._written.reshape(-1, size)[words] = True
+            fact = "another thread used these bytes since the last barrier"
+            raise AccessError(f"shared-memory race: {fact}", first(race))
+        self._writer[cells] = me
+        self._written[cells] = True
 
     def barrier(self, blocks: Array) -> None:
         """Order all accesses of the given blocks before those that follow."""
-        rows: list[tuple[Array, Any]] = [
-            (self._writer, -1),
-            (self._first_reader, NOBODY),
-            (self._last_reader, -1),
-        ]
-        if self._stride:
-            for array, value in rows:
-                array.reshape(-1, self._stride)[blocks] = value
+        cells = self._stride // self._granule
+        if cells:
+            self._writer.reshape(-1, cells)[blocks] = -1
+            self._first_reader.reshape(-1, cells)[blocks] = NOBODY
+            self._last_reader.reshape(-1, cells)[blocks] = -1
 
 
 def as_bytes(raw: Array, bits: int) -> Array:

@@ -29,7 +29,7 @@ def bench(
     format: Annotated[Literal["table", "json"], typer.Option(help="How to print it.")] = "table",
 ) -> None:
     """Time a model on random inputs."""
-    from occamy_xdsl.compiler import Model
+    from occamy_xdsl.compiler import CompiledExecutable
     from occamy_xdsl.runtime.bind import random_tensor
     from occamy_xdsl.tools.reference import onnxruntime
 
@@ -42,7 +42,8 @@ def bench(
     }
     runs: dict[str, Callable[[], Any]] = {"occamy": lambda: executable.run(inputs)}
     if against is not None:
-        theirs = onnxruntime(Model(model), options.threads)
+        assert isinstance(executable, CompiledExecutable)
+        theirs = onnxruntime(executable.compilation.model, options.threads)
         runs[against] = lambda: theirs(inputs)
     times = measure(list(runs.values()), warmup, iterations)
     result: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from occamy_xdsl.tools.options import CompileOptions, ModelArgument, takes_compile_options
-from occamy_xdsl.tools.output import note
+from occamy_xdsl.tools.output import note, progress
 
 if TYPE_CHECKING:
     from occamy_xdsl.compiler import Compilation
@@ -38,8 +38,9 @@ def check(
     from occamy_xdsl.tools.reference import reference
 
     tolerances = (bind.RTOL if rtol is None else rtol, bind.ATOL if atol is None else atol)
-    compilation = options.compilation(model)
-    executable = compile_to_memory(compilation)
+    with progress(f"compiling {model}"):
+        compilation = options.compilation(model)
+        executable = compile_to_memory(compilation)
     specs = executable.signature.inputs
     inputs = bind.parse_inputs(input, specs)
     for position, spec in enumerate(specs):

@@ -8,7 +8,7 @@ import typer
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.tools.options import CompileOptions, Emit, ModelArgument, takes_compile_options
-from occamy_xdsl.tools.output import check_writable, note, write_text
+from occamy_xdsl.tools.output import check_writable, note, progress, write_text
 
 if TYPE_CHECKING:
     from occamy_xdsl.compiler import Compilation
@@ -76,31 +76,35 @@ def compile(
         check_writable(output)
     if report is not None:
         check_writable(report)
-    compilation = options.compilation(model, stream_weights=weights == "stream")
-    if emit in TEXTS and emit != "header":
-        write_text(output, compilation.ir(emit))
-    else:
-        write_artefact(compilation, emit, output, place)
-    if report is not None:
-        memory = compilation.report()
+    with progress(f"compiling {model}"):
+        compilation = options.compilation(model, stream_weights=weights == "stream")
+        text = text_form(compilation, emit) if emit in TEXTS else None
+        if text is None:
+            write_artefact(compilation, emit, output, place)
+        memory = None if report is None else compilation.report()
+    if text is not None:
+        write_text(output, text)
+    if report is not None and memory is not None:
         write_text(report, memory.to_json() + "\n" if report.suffix == ".json" else memory.to_html())
     if str(output) != "-":
         note(f"{output}: written")
 
 
-def write_artefact(compilation: "Compilation", emit: str, output: Path, place: "WeightsPlace") -> None:
-    """Writes an object, library, program or header."""
+def text_form(compilation: "Compilation", emit: str) -> str:
+    """The program after a stage, or the C header."""
     from occamy_xdsl.lowering.cpu import abi
+
+    return abi.header(compilation.signature()) if emit == "header" else compilation.ir(emit)
+
+
+def write_artefact(compilation: "Compilation", emit: str, output: Path, place: "WeightsPlace") -> None:
+    """Writes an object, library or program."""
     from occamy_xdsl.lowering.cpu import emit as artefacts
 
+    write = {
+        "obj": artefacts.write_object,
+        "lib": artefacts.write_library,
+        "exe": artefacts.write_executable,
+    }[emit]
     with tempfile.TemporaryDirectory(prefix="occamy-") as folder:
-        compiled = compilation.compiled(Path(folder))
-        match emit:
-            case "obj":
-                artefacts.write_object(compiled, output, place)
-            case "lib":
-                artefacts.write_library(compiled, output, place)
-            case "exe":
-                artefacts.write_executable(compiled, output, place)
-            case _:
-                write_text(output, abi.header(compiled.signature))
+        write(compilation.compiled(Path(folder)), output, place)

@@ -10,7 +10,7 @@ import typer
 
 from occamy_xdsl.errors import InvalidInputError, UsageError
 from occamy_xdsl.tools.options import CompileOptions, ModelArgument, takes_compile_options
-from occamy_xdsl.tools.output import check_writable, write_text
+from occamy_xdsl.tools.output import check_writable, progress, write_text
 
 if TYPE_CHECKING:
     from occamy_xdsl.report.memory import MemoryReport
@@ -37,7 +37,8 @@ def report(
     if str(output) != "-":
         check_writable(output)
     old = None if diff is None else read_report(diff)
-    new = options.compilation(model).report()
+    with progress(f"planning {model}"):
+        new = options.compilation(model).report()
     match format:
         case "html":
             text = new.to_html()

@@ -12,12 +12,10 @@ import typer
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
-from occamy_xdsl.tools.output import check_writable, make_folder, note, replacing, write_text
+from occamy_xdsl.tools.output import check_writable, make_folder, note, progress, replacing, write_text
 
 if TYPE_CHECKING:
     from occamy_xdsl.runtime.executable import Array, Executable
-
-PROGRAM_HINT = "a compiled program runs by itself, see PROGRAM --help"
 
 
 @takes_compile_options
@@ -123,15 +121,11 @@ def load(path: Path, options: CompileOptions) -> "Executable":
     from occamy_xdsl.runtime.executable import open_library
 
     if str(path) == "-" or not is_artefact(path):
-        return compile_to_memory(options.compilation(path))
+        with progress(f"compiling {path}"):
+            return compile_to_memory(options.compilation(path))
     if given := options.given():
         raise UsageError(f"{', '.join(given)}: no effect on {path}, which is compiled already")
-    if path.suffix == ".o":
-        raise UsageError(f"{path}: an object cannot be run, link it first or use --emit lib")
-    try:
-        return open_library(path)
-    except UsageError as error:
-        raise UsageError(f"{error}; {PROGRAM_HINT}") from None
+    return open_library(path)
 
 
 def timings(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import FloatAttr, f16, f32, i1, i32
+from xdsl.dialects.builtin import FloatAttr, bf16, f16, f32, i1, i32
 from xdsl.ir import Block
 
 from occamy_xdsl.dialects import dnn
@@ -75,7 +75,7 @@ def run(
     memory.operation = 2
     statistics = ptx.launch(ptx.parse(text), kernel.symbol, kernel.grid, kernel.block, parameters, memory)
     output = kernel.arguments[-1]
-    type_ = np.dtype(NUMPY_TYPES[output.dtype])
+    type_ = np.dtype(NUMPY_TYPES.get(output.dtype, np.uint16))  # numpy has no bf16
     address = pointers[-1] + output.origin * type_.itemsize
     return memory.read(Region(address, output.shape, output.strides, type_)), statistics
 
@@ -126,7 +126,7 @@ def test_contiguous_elementwise_is_vectorised_and_coalesced() -> None:
 def test_elementwise_shapes_strides_and_broadcasts() -> None:
     """Scalars, tails, rows and columns that are broadcast, transposed and reversed operands."""
     cases = []
-    for shape in ((), (1,), (3,), (5, 7), (2, 3, 4), (257,), (4, 64)):
+    for shape in ((), (0, 3), (1,), (3,), (5, 7), (2, 3, 4), (257,), (4, 64)):
         x, y = random(*shape), random(*shape)
         kernel = Elementwise(add_relu(), (C(shape), C(shape)), C(shape))
         cases.append((kernel, [x, y], np.maximum(x + y, 0)))
@@ -242,6 +242,22 @@ def test_element_types() -> None:
     )
 
 
+@pytest.mark.parametrize("chip", ["sm_75", "sm_90"])
+def test_bfloat16(chip: str) -> None:
+    """Computed in f32 and rounded once, with and without instructions for it."""
+    bits = (random(2, 500).view(np.uint32) >> 16).astype(np.uint16)
+    x, y = (bits.astype(np.uint32) << 16).view(np.float32)
+    total = np.tanh((x + y).astype(np.float64)).astype(np.float32).view(np.uint32)
+    expected = ((total + 0x7FFF + (total >> 16 & 1)) >> 16).astype(np.uint16)
+
+    def body(a, b):
+        total = arith.AddfOp(a, b)
+        return [total, math.TanhOp(total.result)]
+
+    layout = C((500,), "bf16")
+    check([(Elementwise(block([bf16, bf16], body), (layout, layout), layout), list(bits), expected)], chip)
+
+
 def test_nans_spread() -> None:
     x, y = np.float32([np.nan, 1, -1, np.nan]), np.float32([1, np.nan, 1, np.nan])
     for chip in ("sm_75", "sm_80"):
@@ -300,6 +316,19 @@ def test_copies_of_any_strides() -> None:
     for kernel, array in text_cases:
         got, _ = run(text, kernel, [array])
         np.testing.assert_array_equal(got.view(np.float32), array, err_msg=kernel.symbol)
+
+
+def test_few_channels_are_not_tiled() -> None:
+    """Rows shorter than a sector: single elements use more of what moves."""
+    x = random(3, 64 * 64)
+    source, target = transposed(x.shape, (1, 0)), C((64 * 64, 3))
+    direct, tiled = copy_kernel(source, target), TiledCopy(source, target)
+    assert isinstance(direct, Elementwise)
+    text = assembler.compile_kernels([direct, tiled], "sm_80")
+    results = [run(text, kernel, [x.T]) for kernel in (direct, tiled)]
+    for got, _ in results:
+        np.testing.assert_array_equal(got.view(np.float32), x.T)
+    assert results[0][1].efficiency > 1.5 * results[1][1].efficiency
 
 
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f64"])

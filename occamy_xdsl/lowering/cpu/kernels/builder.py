@@ -533,18 +533,25 @@ class KernelBuilder:
             return self._widened(self.emit(arith.BitcastOp(value, vector_type(scalar, lanes))))
         if isinstance(op, arith.ExtFOp | arith.TruncFOp) and element_type(operands[0]) == wide:
             return operands[0]
-        expansion = vector_math.EXPANSIONS.get(op.name)
-        if expansion is not None and all(element_type(operand) == f32 for operand in operands):
-            return expansion(self, *operands)
-        if isinstance(op, math.PowFOp) and isinstance(constant := op.rhs.owner, arith.ConstantOp):
-            exponent = constant.value
-            assert isinstance(exponent, FloatAttr)
-            power = vector_math.power(self, operands[0], exponent.value.data) if wide == f32 else None
-            if power is not None:
-                return power
+        expanded = self._expand(op, operands)
+        if expanded is not None:
+            return expanded
         assert isinstance(op, IRDLOperation)
         form = vector_ops.VECTOR_FORMS.get(op.name, type(op))
         known = form.get_irdl_definition().properties
         properties = {name: value for name, value in op.properties.items() if name in known}
         result_types = [vector_type(wide, lanes)]
         return self.emit(form.create(operands=operands, result_types=result_types, properties=properties))
+
+    def _expand(self, op: Operation, operands: Sequence[SSAValue]) -> SSAValue | None:
+        """A function of the math dialect in the ops of `vector_math`, None where the op stays as it is."""
+        if any(element_type(operand) != f32 for operand in operands):
+            return None
+        expansion = vector_math.EXPANSIONS.get(op.name)
+        if expansion is not None:
+            return expansion(self, *operands)
+        if isinstance(op, math.PowFOp) and isinstance(constant := op.rhs.owner, arith.ConstantOp):
+            exponent = constant.value
+            assert isinstance(exponent, FloatAttr)
+            return vector_math.power(self, operands[0], exponent.value.data)
+        return None

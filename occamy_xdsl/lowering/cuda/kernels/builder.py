@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from xdsl.dialects import arith, gpu, math, memref, vector
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, VectorType, f64, i32, i64
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects import arith, gpu, memref, vector
+from xdsl.dialects.builtin import IntegerAttr, VectorType, f64, i32, i64
+from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import IRDLOperation
 
-from occamy_xdsl.lowering.cpu.kernels import vector_ops
-from occamy_xdsl.lowering.cpu.kernels.builder import Index, IndexLike, KernelBuilder, View, vector_type
+from occamy_xdsl.lowering.cpu.kernels.builder import Index, IndexLike, KernelBuilder, View
 from occamy_xdsl.lowering.cuda.kernels.gpu_ops import ShuffleOp
 from occamy_xdsl.lowering.cuda.kernels.spec import WARP, GpuKernel, shared_type
 from occamy_xdsl.lowering.toolchain import Isa
@@ -83,22 +82,8 @@ class GpuBuilder(KernelBuilder):
         joined = self.emit(arith.OrIOp(upper, self.emit(arith.ExtUIOp(low, i64))))
         return joined if value.type == i64 else self.emit(arith.BitcastOp(joined, f64))
 
-    def _inline_op(self, op: Operation, operands: Sequence[SSAValue], lanes: int | None) -> SSAValue:
-        if isinstance(op, arith.ConstantOp):
-            assert isinstance(op.value, IntegerAttr | FloatAttr)
-            return self.constant(op.value.value.data, op.result.type, lanes)
-        assert isinstance(op, IRDLOperation)
-        form = vector_ops.VECTOR_FORMS.get(op.name, type(op))
-        known = form.get_irdl_definition().properties
-        properties: dict[str, Attribute] = {n: v for n, v in op.properties.items() if n in known}
-        types = [vector_type(op.results[0].type, lanes)]
-        return self.emit(form.create(operands=operands, result_types=types, properties=properties))
-
     def apply(self, op: type[IRDLOperation], *operands: SSAValue) -> SSAValue:
-        return self.emit(op.create(operands=operands, result_types=[operands[0].type], properties=_plain(op)))
+        return self.emit(op(*operands))
 
-
-def _plain(op: type[IRDLOperation]) -> dict[str, Attribute]:
-    """Properties of a math op without fast-math flags."""
-    is_math = op.__module__ == math.__name__
-    return {"fastmath": arith.FastMathFlagsAttr("none")} if is_math else {}
+    def _expand(self, op: Operation, operands: Sequence[SSAValue]) -> SSAValue | None:
+        return None

@@ -20,6 +20,8 @@ TILE = 32
 """Rows and columns of a tile: a row is one access of a warp."""
 ROWS = 8
 """Rows of a tile that the threads of a block move at once."""
+SECTOR_BYTES = 32
+"""Bytes of device memory that move together."""
 
 
 def copy_kernel(input_: Buffer, output: Buffer, *, aligned: bool = True) -> GpuKernel:
@@ -52,11 +54,18 @@ class TiledCopy(GpuKernel):
 
     @staticmethod
     def fits(source: Buffer, target: Buffer) -> bool:
-        """Whether one dimension is contiguous in the input and another one in the output."""
+        """
+        Whether one dimension is contiguous in the input and another one in the output, both long enough.
+
+        A row shorter than a sector of memory wastes more than single elements do: with 3 channels, NCHW to
+        NHWC uses 46 % of the bytes that tiles move and 80 % of those that single elements move, with 8
+        channels 100 % and 67 % (counted by the simulator).
+        """
         dims = TiledCopy._dims(source, target)
         if not dims or dims[-1].strides[1] != 1 or dims[-1].strides[0] in (0, 1):
             return False
-        return any(dim.strides[0] == 1 for dim in dims[:-1])
+        along_input = [dim.size for dim in dims[:-1] if dim.strides[0] == 1]
+        return bool(along_input) and min(*along_input, dims[-1].size) * source.element_bytes >= SECTOR_BYTES
 
     @property
     def label(self) -> str:

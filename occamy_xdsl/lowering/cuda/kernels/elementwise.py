@@ -95,7 +95,8 @@ class Elementwise(GpuKernel):
         def run() -> None:
             self._element(k, number)
 
-        k.if_(k.compare("slt", number, self.work), run)
+        if self.work:
+            k.if_(k.compare("slt", number, self.work), run)
         return k.finish()
 
     def _element(self, k: GpuBuilder, number: IndexLike) -> None:

@@ -133,6 +133,8 @@ class RowKernel(GpuKernel):
 
     def build(self, isa: Isa) -> FuncOp:
         k = GpuBuilder(self, isa)
+        if not self.rows:
+            return k.finish()
         per_block = THREADS // self.threads_per_row
         if per_block == 1:
             self.compute(Row(k, self, k.block(), k.thread()))
