@@ -63,7 +63,7 @@ class Options:
     memory: Memory = "pool"
     planner: str = "search"
     optimize: Optimize = "balanced"
-    """What to spend for a lower peak: `memory` spends 25 times the search while compiling, see docs/memory-budget.md."""
+    """What to spend for a lower peak: see docs/memory-budget.md."""
     fuse: bool = True
     reuse: bool = True
     """Whether buffers whose lives do not overlap may share memory."""

@@ -35,7 +35,7 @@ class DnnSplitWeightsPass(ModulePass):
     dnn.matmul a(%x : memref<1x64xf32>) b(%w : memref<64x256xf32>) outs(%y : memref<1x256xf32>)
     ```
 
-    After, with at most 32 KiB:
+    After:
 
     ```mlir
     %w0 = dnn.constant #weights.ref<"columns[0:128](w)"> -> memref<64x128xf32>
@@ -116,7 +116,8 @@ def split(op: dnn.MatmulOp, max_bytes: int) -> None:
 
         groups = {name: slices(op.group(name)) for name in ("bias", "extras", "outs")}
         product = op.rebuilt(
-            groups={**groups, "b": [part.output]}, regions=[region.clone() for region in op.regions]
+            groups={**groups, "b": [part.output]},
+            regions={name: region.clone() for name, region in op.named_regions.items()},
         )
         op.parent.insert_op_before(product, op)
     Rewriter.erase_op(op)
