@@ -17,7 +17,7 @@ from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.dnn.geometry import is_channel_vector
-from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, dense_or_ref, numpy_dtype, to_array
+from occamy_xdsl.dialects.weights import Weights, dense_or_ref, numpy_dtype
 
 Array = NDArray[Any]
 
@@ -176,6 +176,8 @@ def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
         and len(value.owner.results) == 1
         and single_user(value) is op
         and dnn.shape_of(value) == dnn.shape_of(op.results[0])
+        # Kernels keep their sums in the type of what they store.
+        and dnn.element_type_of(value) == dnn.element_type_of(op.results[0])
         and value.owner.parent is op.parent
     ]
     if not candidates:
@@ -214,14 +216,6 @@ def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
 def constant_of(value: SSAValue) -> dnn.ConstantOp | None:
     """The constant op that defines `value`, if one does."""
     return value.owner if isinstance(value.owner, dnn.ConstantOp) else None
-
-
-def weights_of(op: dnn.ConstantOp) -> Weights:
-    """The constant's value as weights that need not be loaded yet."""
-    if isinstance(op.value, WeightsRefAttr):
-        return op.value.data
-    array = to_array(op.value, op.output.type)
-    return Weights.of(array, f"dense({array.dtype},{array.tobytes().hex()})")
 
 
 def constant_before(op: Operation, weights: Weights, like: SSAValue) -> SSAValue:
@@ -304,7 +298,7 @@ def _channel_constant(op: FoldsAffine, value: SSAValue, channel: int, channels: 
     rank = len(dnn.shape_of(op.results[0]))
     if constant is None or not is_channel_vector(dnn.shape_of(extra), rank, channel, channels):
         return None
-    return weights_of(constant)
+    return constant.weights
 
 
 _NUMPY: dict[str, Callable[[Array, Array], Array]] = {
@@ -326,7 +320,7 @@ def _fold_bias(op: FoldsAffine, kind: str, value: Weights, channels: int) -> SSA
         return _NUMPY[kind](start, np.broadcast_to(other.reshape(-1), (channels,)))
 
     constant = constant_of(op.bias) if op.bias is not None else None
-    inputs = (weights_of(constant), value) if constant is not None else (value,)
+    inputs = (constant.weights, value) if constant is not None else (value,)
     filter = op.b if isinstance(op, dnn.MatmulOp) else op.filter
     weights = Weights.derived(f"bias-{kind}", fold, *inputs, dtype=value.dtype, shape=(channels,))
     return constant_before(op, weights, filter)
@@ -352,7 +346,7 @@ def _fold_filter(
         return _NUMPY[kind](filter, spread.reshape(shape[0], shape[1], *ones))
 
     label = f"filter-{kind}-{layer}{groups}"
-    weights = weights_of(constant)
+    weights = constant.weights
     return Weights.derived(label, fold, weights, value, dtype=weights.dtype, shape=shape)
 
 
@@ -535,7 +529,7 @@ def sink_shuffle(op: dnn.ConvOp) -> None:
 
     groups: dict[str, Sequence[SSAValue]] = {"input": [split.input]}
     for name, value in parameters.items():
-        weights = weights_of(cast(dnn.ConstantOp, value.owner))
+        weights = cast(dnn.ConstantOp, value.owner).weights
         label = f"unshuffle{rows}x{columns}"
         derived = Weights.derived(label, unshuffle, weights, dtype=weights.dtype, shape=weights.shape)
         groups[name] = [constant_before(op, derived, value)]
