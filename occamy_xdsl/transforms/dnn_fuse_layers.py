@@ -1,6 +1,6 @@
 """`dnn-fuse-layers`: scalar work and joins move into neighbouring layers; affine constants into weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias, cast
@@ -80,14 +80,20 @@ class DnnFuseLayersPass(ModulePass):
 
     name = "dnn-fuse-layers"
 
+    inputs: bool = True
+    """Whether convolutions may get prologues and joined inputs, which not every target has kernels for."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
-                fuse_block(function.body.block)
+                fuse_block(function.body.block, inputs=self.inputs)
 
 
-def fuse_block(block: Block) -> None:
-    """Applies all rewrites to one block of value form, in program order until nothing changes."""
+def fuse_block(block: Block, *, inputs: bool) -> None:
+    """
+    Applies the rewrites to one block of value form: the first four in program order until nothing changes,
+    then each of the others once. `inputs` is the option of the pass.
+    """
     changed = True
     while changed:
         changed = False
@@ -103,14 +109,14 @@ def fuse_block(block: Block) -> None:
             current: FoldsAffine | None = op
             while current is not None:
                 current = fold_affine(current)
-    for rewrite, kind in (
-        (share_prefix, dnn.ConcatOp),
-        (fuse_into_convolutions, dnn.ElementwiseOp),
-        (leave_to_convolutions, dnn.ConcatOp),
-        (sink_shuffle, dnn.ConvOp),
+    for kind, rewrite, enabled in (
+        (dnn.ConcatOp, share_prefix, True),
+        (dnn.ElementwiseOp, fuse_into_convolutions, inputs),
+        (dnn.ConcatOp, leave_to_convolutions, inputs),
+        (dnn.ConvOp, sink_shuffle, True),
     ):
         for op in list(block.ops):
-            if isinstance(op, kind):
+            if isinstance(op, kind) and enabled:
                 rewrite(cast(Any, op))
 
 
@@ -383,6 +389,16 @@ def convolutions_reading(value: SSAValue) -> list[dnn.ConvOp] | None:
     return users or None
 
 
+def kept_bytes(values: Iterable[SSAValue]) -> int:
+    """Bytes of the tensors that have to be kept for `values`: those that slices and the like show parts of."""
+    tensors = set[SSAValue]()
+    for value in values:
+        while isinstance(value.owner, dnn.ShapeOp) and not isinstance(value.owner, dnn.ConcatOp):
+            value = value.owner.operands[0]
+        tensors.add(value)
+    return sum(dnn.byte_size(tensor) for tensor in tensors)
+
+
 def can_join(op: Operation) -> bool:
     """Whether convolutions could read the inputs of `op` as parts of theirs."""
     return (
@@ -390,6 +406,7 @@ def can_join(op: Operation) -> bool:
         and op.axis.value.data == 1
         and 1 < len(op.ins) <= MOST_PARTS
         and all(0 not in dnn.shape_of(value) for value in op.ins)
+        and kept_bytes(op.ins) <= dnn.byte_size(op.results[0])
     )
 
 
@@ -430,6 +447,8 @@ def fuse_into_convolutions(op: dnn.ElementwiseOp) -> None:
     joins = isinstance(source.owner, Operation) and can_join(source.owner)
     joins = joins and all(user.group_.value.data == 1 for user in users)
     if single_user(source) is op and not isinstance(source, BlockArgument) and not joins:
+        return
+    if kept_bytes([source]) > dnn.byte_size(result):
         return
     extras = [v for v in dict.fromkeys(op.ins) if v is not source]
     for user in users:
