@@ -126,7 +126,6 @@ class Compilation:
         self.context = make_context()
         self.module = model.import_module()
         self.steps = list[PassStep]()
-        self._texts: dict[str, str] = {}
         self._pending = stages(options)
         self._signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] | None = None
         self._report: MemoryReport | None = None

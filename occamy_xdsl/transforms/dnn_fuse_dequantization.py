@@ -21,7 +21,6 @@ from occamy_xdsl.transforms.dnn_fuse_layers import (
     constant_of,
     replace,
     single_user,
-    weights_of,
 )
 
 Layer: TypeAlias = dnn.MatmulOp | dnn.ConvOp
@@ -105,7 +104,7 @@ def fuse(layer: Layer) -> None:
         constant = constant_of(bias)
         if constant is None:
             return
-        bias = constant_before(layer, _per_channel(weights_of(constant), rank), bias)
+        bias = constant_before(layer, _per_channel(constant.weights, rank), bias)
     integers = _transposed(_centred(found), permutation)
     held = constant_before(layer, integers, TensorType(element_type(integers.dtype), integers.shape))
     by_channel = scale if isinstance(layer, dnn.MatmulOp) else _per_channel(scale, rank)
@@ -165,7 +164,7 @@ def _constant(op: dnn.ElementwiseOp, value: SSAValue | None) -> Weights | None:
     """The constant that a value of the region is an element of."""
     if isinstance(value, BlockArgument):
         constant = constant_of(op.ins[value.index])
-        return None if constant is None else weights_of(constant)
+        return None if constant is None else constant.weights
     if value is None or not isinstance(value.owner, arith.ConstantOp):
         return None
     number = cast(Any, value.owner.value).value.data

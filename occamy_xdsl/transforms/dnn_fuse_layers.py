@@ -1,6 +1,6 @@
 """`dnn-fuse-layers`: scalar work and joins move into neighbouring layers; affine constants into weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias, cast
@@ -17,7 +17,7 @@ from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.dnn.geometry import is_channel_vector
-from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, dense_or_ref, numpy_dtype, to_array
+from occamy_xdsl.dialects.weights import Weights, dense_or_ref, numpy_dtype
 
 Array = NDArray[Any]
 
@@ -80,14 +80,20 @@ class DnnFuseLayersPass(ModulePass):
 
     name = "dnn-fuse-layers"
 
+    inputs: bool = True
+    """Whether convolutions may get prologues and joined inputs, which not every target has kernels for."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
-                fuse_block(function.body.block)
+                fuse_block(function.body.block, inputs=self.inputs)
 
 
-def fuse_block(block: Block) -> None:
-    """Applies all rewrites to one block of value form, in program order until nothing changes."""
+def fuse_block(block: Block, *, inputs: bool) -> None:
+    """
+    Applies the rewrites to one block of value form: the first four in program order until nothing changes,
+    then each of the others once. `inputs` is the option of the pass.
+    """
     changed = True
     while changed:
         changed = False
@@ -103,14 +109,14 @@ def fuse_block(block: Block) -> None:
             current: FoldsAffine | None = op
             while current is not None:
                 current = fold_affine(current)
-    for rewrite, kind in (
-        (share_prefix, dnn.ConcatOp),
-        (fuse_into_convolutions, dnn.ElementwiseOp),
-        (leave_to_convolutions, dnn.ConcatOp),
-        (sink_shuffle, dnn.ConvOp),
+    for kind, rewrite, enabled in (
+        (dnn.ConcatOp, share_prefix, True),
+        (dnn.ElementwiseOp, fuse_into_convolutions, inputs),
+        (dnn.ConcatOp, leave_to_convolutions, inputs),
+        (dnn.ConvOp, sink_shuffle, True),
     ):
         for op in list(block.ops):
-            if isinstance(op, kind):
+            if isinstance(op, kind) and enabled:
                 rewrite(cast(Any, op))
 
 
@@ -170,6 +176,8 @@ def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
         and len(value.owner.results) == 1
         and single_user(value) is op
         and dnn.shape_of(value) == dnn.shape_of(op.results[0])
+        # Kernels keep their sums in the type of what they store.
+        and dnn.element_type_of(value) == dnn.element_type_of(op.results[0])
         and value.owner.parent is op.parent
     ]
     if not candidates:
@@ -208,14 +216,6 @@ def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
 def constant_of(value: SSAValue) -> dnn.ConstantOp | None:
     """The constant op that defines `value`, if one does."""
     return value.owner if isinstance(value.owner, dnn.ConstantOp) else None
-
-
-def weights_of(op: dnn.ConstantOp) -> Weights:
-    """The constant's value as weights that need not be loaded yet."""
-    if isinstance(op.value, WeightsRefAttr):
-        return op.value.data
-    array = to_array(op.value, op.output.type)
-    return Weights.of(array, f"dense({array.dtype},{array.tobytes().hex()})")
 
 
 def constant_before(op: Operation, weights: Weights, like: SSAValue | Attribute) -> SSAValue:
@@ -300,7 +300,7 @@ def _channel_constant(op: FoldsAffine, value: SSAValue, channel: int, channels: 
     rank = len(dnn.shape_of(op.results[0]))
     if constant is None or not is_channel_vector(dnn.shape_of(extra), rank, channel, channels):
         return None
-    return weights_of(constant)
+    return constant.weights
 
 
 _NUMPY: dict[str, Callable[[Array, Array], Array]] = {
@@ -322,7 +322,7 @@ def _fold_bias(op: FoldsAffine, kind: str, value: Weights, channels: int) -> SSA
         return _NUMPY[kind](start, np.broadcast_to(other.reshape(-1), (channels,)))
 
     constant = constant_of(op.bias) if op.bias is not None else None
-    inputs = (weights_of(constant), value) if constant is not None else (value,)
+    inputs = (constant.weights, value) if constant is not None else (value,)
     filter = op.b if isinstance(op, dnn.MatmulOp) else op.filter
     weights = Weights.derived(f"bias-{kind}", fold, *inputs, dtype=value.dtype, shape=(channels,))
     return constant_before(op, weights, filter)
@@ -348,7 +348,7 @@ def _fold_filter(
         return _NUMPY[kind](filter, spread.reshape(shape[0], shape[1], *ones))
 
     label = f"filter-{kind}-{layer}{groups}"
-    weights = weights_of(constant)
+    weights = constant.weights
     return Weights.derived(label, fold, weights, value, dtype=weights.dtype, shape=shape)
 
 
@@ -391,6 +391,16 @@ def convolutions_reading(value: SSAValue) -> list[dnn.ConvOp] | None:
     return users or None
 
 
+def kept_bytes(values: Iterable[SSAValue]) -> int:
+    """Bytes of the tensors that have to be kept for `values`: those that slices and the like show parts of."""
+    tensors = set[SSAValue]()
+    for value in values:
+        while isinstance(value.owner, dnn.ShapeOp) and not isinstance(value.owner, dnn.ConcatOp):
+            value = value.owner.operands[0]
+        tensors.add(value)
+    return sum(dnn.byte_size(tensor) for tensor in tensors)
+
+
 def can_join(op: Operation) -> bool:
     """Whether convolutions could read the inputs of `op` as parts of theirs."""
     return (
@@ -398,6 +408,7 @@ def can_join(op: Operation) -> bool:
         and op.axis.value.data == 1
         and 1 < len(op.ins) <= MOST_PARTS
         and all(0 not in dnn.shape_of(value) for value in op.ins)
+        and kept_bytes(op.ins) <= dnn.byte_size(op.results[0])
     )
 
 
@@ -438,6 +449,8 @@ def fuse_into_convolutions(op: dnn.ElementwiseOp) -> None:
     joins = isinstance(source.owner, Operation) and can_join(source.owner)
     joins = joins and all(user.group_.value.data == 1 for user in users)
     if single_user(source) is op and not isinstance(source, BlockArgument) and not joins:
+        return
+    if kept_bytes([source]) > dnn.byte_size(result):
         return
     extras = [v for v in dict.fromkeys(op.ins) if v is not source]
     for user in users:
@@ -518,7 +531,7 @@ def sink_shuffle(op: dnn.ConvOp) -> None:
 
     groups: dict[str, Sequence[SSAValue]] = {"input": [split.input]}
     for name, value in parameters.items():
-        weights = weights_of(cast(dnn.ConstantOp, value.owner))
+        weights = cast(dnn.ConstantOp, value.owner).weights
         label = f"unshuffle{rows}x{columns}"
         derived = Weights.derived(label, unshuffle, weights, dtype=weights.dtype, shape=weights.shape)
         groups[name] = [constant_before(op, derived, value)]
