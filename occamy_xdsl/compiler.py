@@ -160,7 +160,8 @@ class Compilation:
                 _specs(input_names(main), [a.type for a in main.body.block.args]),
                 _specs(result_names(main), main.function_type.outputs.data),
             )
-        if name not in ("dce", "verify-dnn-pool", "onnx-infer-shapes", "convert-dnn-to-cpu"):
+        silent = ("dce", "dnn-stripe", "verify-dnn-pool", "onnx-infer-shapes", "convert-dnn-to-cpu")
+        if name not in silent:
             self.steps.append(PassStep(name, live_bytes(self.module)))
 
     def report(self) -> MemoryReport:

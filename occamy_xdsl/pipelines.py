@@ -19,9 +19,11 @@ PASSES: dict[str, tuple[str, ...]] = {
         "dnn-assign-layouts",
         "dnn-coalesce-tensors",
         "dnn-convert-to-pool",
+        "dnn-expand-stripes",
         "dnn-fuse-layers",
         "dnn-insert-memory-ops",
         "dnn-schedule",
+        "dnn-stripe",
         "onnx-infer-shapes",
         "verify-dnn-pool",
     ),
@@ -63,8 +65,20 @@ class Options:
     """Whether a result may take the place of an operand that dies."""
     reorder: bool = True
     """Whether ops may run in another order than the file's."""
+    stripe_budget: float | None = None
+    """Extra multiply-accumulates, in percent, that running in stripes of rows may cost; 0 turns stripes off.
+    None: 5 for `optimize="memory"`, else 0."""
     memory_limit: int | None = None
     """Bytes that the pool may have at most."""
+
+    @property
+    def stripes(self) -> float:
+        """The budget for stripes in percent; 0 where there are none."""
+        if self.memory != "pool" or not self.reuse:
+            return 0.0
+        if self.stripe_budget is not None:
+            return self.stripe_budget
+        return 5.0 if self.optimize == "memory" else 0.0
 
     @property
     def processor(self) -> str:
@@ -115,6 +129,7 @@ def stages(options: Options) -> list[Stage]:
                 "dce",
                 "dnn-assign-layouts",
                 *(["dnn-schedule"] if options.reorder else []),
+                *([_spec("dnn-stripe", budget=options.stripes), "dnn-expand-stripes"] if options.stripes else []),
             ],
         ),
         Stage("mem", memory),

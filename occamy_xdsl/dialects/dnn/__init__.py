@@ -60,6 +60,8 @@ from occamy_xdsl.dialects.dnn.shape import (
     TransposeOp,
 )
 
+from occamy_xdsl.dialects.dnn.stripe import StripeOp
+
 __all__ = [
     "REDUCTIONS",
     "ArgReduceOp",
@@ -92,6 +94,7 @@ __all__ = [
     "ShapeOp",
     "SliceOp",
     "SoftmaxOp",
+    "StripeOp",
     "TransposeOp",
     "ValueType",
     "ViewOp",
@@ -140,6 +143,7 @@ Dnn = Dialect(
         ResizeOp,
         SliceOp,
         SoftmaxOp,
+        StripeOp,
         TransposeOp,
         ViewOp,
         YieldOp,
