@@ -13,6 +13,15 @@ RowMap = Callable[[int, int], tuple[int, int]]
 STRIPES = (2, 3, 4, 5, 7, 8, 10, 14, 16, 20, 28, 32, 56, 64)
 """Numbers of stripes that are tried, fewest first."""
 
+WORK_PER_BYTE = 3
+"""Multiply-accumulates in the time that copying a byte between stripes takes."""
+
+WORK_PER_CALL = 20_000
+"""Multiply-accumulates in the time that one more call of a kernel takes."""
+
+MODELLED = 4
+"""Stripes of a segment that are modelled one by one."""
+
 LONGEST = 100
 """Most ops that run in stripes together."""
 
@@ -57,7 +66,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Ops [first, last) run in stripes that end at the rows `ends` of the last value that leaves the segment."""
+    """
+    The local ops among [first, last) run in stripes, which end at the rows `ends` of the last value that leaves
+    the segment.
+    """
 
     first: int
     last: int
@@ -162,8 +174,8 @@ class Cost:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Work first; then copies and the overhead of a call, in about the same currency."""
-        return self.extra_work, self.copied + 20_000 * self.pieces
+        """Extra work; and all that it costs in time, as multiply-accumulates."""
+        return self.extra_work, self.extra_work + WORK_PER_BYTE * self.copied + WORK_PER_CALL * self.pieces
 
 
 class Graph:
@@ -237,29 +249,74 @@ class Graph:
                 change[min(last, len(self.ops)) + 1] -= self.bytes_of(root)
         return list(accumulate(change))[: len(self.ops) + 1]
 
+    @cached_property
+    def furthest(self) -> list[int]:
+        """
+        For each op, the largest end of a segment that starts there.
+
+        Ops that are not local may lie between the segment's own if they can run before it, and what an op of
+        the segment needs whole must come from outside.
+        """
+        source = list[int]()  # the last local op that an op that is not local depends on
+        needs = list[int]()  # a segment that holds this op must start after it
+        for k, op in enumerate(self.ops):
+            writers = [
+                self.writer[v] for v, rows_of in op.reads if v in self.writer and not (op.local and rows_of)
+            ]
+            needs.append(max((source[w] for w in writers), default=-1))
+            source.append(k if op.local else needs[k])
+        furthest = [0] * len(self.ops)
+        for first in range(len(self.ops)):
+            furthest[first] = next(
+                (k for k in range(first, len(self.ops)) if needs[k] >= first), len(self.ops)
+            )
+        return furthest
+
+    def inside(self, first: int, last: int) -> list[int]:
+        """The ops of a segment: those among [first, last) that are local. The others run before it."""
+        return [k for k in range(first, last) if self.ops[k].local]
+
     def leaving(self, first: int, last: int) -> list[int]:
-        """Values that ops [first, last) write and others read, or that are returned."""
+        """Values that a segment writes and others read, or that are returned."""
         return [
             v
-            for op in self.ops[first:last]
-            for v in op.writes
-            if v in self.outputs or any(k >= last for k in self.readers.get(v, ()))
+            for k in self.inside(first, last)
+            for v in self.ops[k].writes
+            if v in self.outputs or any(r >= last for r in self.readers.get(v, ()))
         ]
 
-    def cost(self, first: int, last: int, ends: Sequence[int], halo: Halo) -> Cost:
-        """Models ops [first, last) in stripes; values that cross the segment's ends are whole."""
-        ops, values = self.ops[first:last], self.values
-        outputs = self.leaving(first, last)
-        stripes = unroll(ops, [v.rows for v in values], outputs, ends, halo)
-        outside = sum(
-            self.bytes_of(root)
-            for root, (born, dead) in self.lives.items()
-            if born < last and dead >= first and (born < first or dead >= last)
+    def outside(self, first: int, last: int) -> int:
+        """Bytes of the values that are whole while ops [first, last) run in stripes."""
+        return sum(
+            size
+            for size, born, dead in self._spans
+            if born < last and dead >= first and (born < first or dead >= last or not self.ops[born].local)
         )
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int, int]]:
+        """Bytes, first and last op of each storage that costs something."""
+        spans = ((self.bytes_of(root), *span) for root, span in self.lives.items())
+        return [span for span in spans if span[0]]
+
+    def cost(self, first: int, last: int, ends: Sequence[int], halo: Halo) -> Cost:
+        """
+        Models ops [first, last) in stripes; values that cross the segment's ends are whole.
+
+        The first stripes stand for all: the first one is the highest, since it runs ahead of all windows, and
+        the others are alike.
+        """
+        place = {k: i for i, k in enumerate(self.inside(first, last))}
+        ops, values = [self.ops[k] for k in place], self.values
+        outputs = self.leaving(first, last)
+        shown = list(ends[:MODELLED])
+        stripes = unroll(ops, [v.rows for v in values], outputs, shown, halo)
+        repeats = [1] * len(shown)
+        repeats[-1] += len(ends) - len(shown)
         whole = {self.root(v) for v in outputs}
         steps = sum(map(len, stripes))
         change = [0] * (steps + 1)
-        copied = work = at = 0
+        copied = work = calls = at = 0
         waiting: dict[int, tuple[int, int]] = {}  # op -> (step since which its halo waits, bytes)
         for s, pieces in enumerate(stripes):
             step_of = {piece.op: at + i for i, piece in enumerate(pieces)}
@@ -268,8 +325,8 @@ class Graph:
                 op, step = ops[piece.op], step_of[piece.op]
                 value = op.writes[0]
                 row = values[value].bytes // values[value].rows
-                work += op.work * (piece.end - piece.begin) // values[value].rows
-                reads = [step_of[k - first] for k in self.readers.get(value, ()) if k - first in step_of]
+                work += repeats[s] * op.work * (piece.end - piece.begin) // values[value].rows
+                reads = [step_of[place[k]] for k in self.readers.get(value, ()) if place.get(k) in step_of]
                 dies = max(reads, default=step)
                 size = (piece.end - piece.stored) * row
                 root = self.root(value)
@@ -279,21 +336,19 @@ class Graph:
                     size = 0  # a part of what it is joined to, counted there
                 born = step
                 if op.join and size:
-                    parts = [self.writer[v] - first for v, _ in op.reads if v in self.writer]
+                    parts = [place.get(self.writer[v]) for v, _ in op.reads if v in self.writer]
                     born = min([step_of[k] for k in parts if k in step_of], default=step)
                 if piece.op in waiting:
                     since, held = waiting.pop(piece.op)
                     change[since] += held
                     change[step + 1] -= held
-                    copied += held
+                    copied += repeats[s] * held
                 for other in op.inplace:
-                    source = self.writer.get(other, -1) - first
-                    if source in step_of and size and max(
-                        (step_of[k - first] for k in self.readers[other] if k - first in step_of)
-                    ) == step:
-                        size, born = size, born
-                        change[step] -= min(size, (piece.end - piece.begin) * row)
-                        change[step + 1] += min(size, (piece.end - piece.begin) * row)
+                    users = [step_of[place[k]] for k in self.readers[other] if place.get(k) in step_of]
+                    if place.get(self.writer.get(other, -1)) in step_of and size and max(users) == step:
+                        shared = min(size, (piece.end - piece.begin) * row)
+                        change[step] -= shared
+                        change[step + 1] += shared
                         break
                 change[born] += size
                 change[dies + 1] -= size
@@ -301,18 +356,20 @@ class Graph:
                 if follower is not None and follower.stored < piece.end and not op.view:
                     held = (piece.end - follower.stored) * row
                     waiting[piece.op] = (dies, held)
-                    copied += held
+                    copied += repeats[s] * held
             at += len(pieces)
-        peak = outside + max(accumulate(change))
-        extra = work - sum(op.work for op in ops)
-        return Cost(peak, max(extra, 0), copied, steps)
+            calls += repeats[s] * len(pieces)
+        peak = self.outside(first, last) + max(accumulate(change))
+        extra = work - sum(op.work for op in ops) if halo == "recompute" else 0
+        return Cost(peak, max(extra, 0), copied, calls)
 
 
 def find_stripes(graph: Graph, budget: float, limit: int = 0) -> Plan:
     """
     The segments that lower the peak of live bytes most with at most `budget` (a share) of extra work.
 
-    Among plans of one peak, the one with the least extra work, then the fewest copied bytes and calls. `limit`
+    Copies and calls count as the work that could be done in their time. Among plans of one peak, the one with
+    the least work done twice, then the least of these. `limit`
     is a peak below which nothing is gained. Only ops that run above the peak sought become part of a segment.
     The peak is sought by bisection down to 1 percent; for each one, the cheapest way through the ops is a
     shortest path over the places where segments may end.
@@ -335,12 +392,12 @@ class _Search:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.costs: dict[Segment, Cost] = {}
-        crossing = graph.crossing
-        count = len(graph.ops)
+        crossing = [1 << 62, *graph.crossing, 1 << 62]
+        local = [False, *(op.local for op in graph.ops), False]
         self.ends = [
             b
-            for b in range(count + 1)
-            if (b == 0 or crossing[b] <= crossing[b - 1]) and (b == count or crossing[b] <= crossing[b + 1])
+            for b in range(len(graph.ops) + 1)
+            if crossing[b] >= crossing[b + 1] <= crossing[b + 2] or local[b] != local[b + 1]
         ]
 
     def options(self, first: int, last: int, target: int) -> tuple[Segment, Cost] | None:
@@ -367,7 +424,6 @@ class _Search:
         graph = self.graph
         count = len(graph.ops)
         critical = list(accumulate((p > target for p in graph.plain), initial=0))
-        barred = list(accumulate((not op.local for op in graph.ops), initial=0))
         reach: list[tuple[tuple[int, int], int, Segment | None, int] | None] = [None] * (count + 1)
         reach[0] = ((0, 0), -1, None, 0)
         places = [b for b in self.ends if graph.crossing[b] <= target]
@@ -383,18 +439,16 @@ class _Search:
             if b not in allowed:
                 continue
             for end in places:
-                if not b < end <= b + LONGEST or critical[b] == critical[end] or barred[b] != barred[end]:
+                if not b < end <= min(b + LONGEST, graph.furthest[b]) or critical[b] == critical[end]:
                     continue
-                if critical[b + 1] == critical[b] and b + 1 in allowed:
-                    continue  # starts later just as well
-                if not graph.leaving(b, end):
+                if not graph.leaving(b, end) or graph.outside(b, end) > target:
                     continue
                 option = self.options(b, end, target)
                 if option is None:
                     continue
                 segment, cost = option
                 rank = (here[0][0] + cost.rank[0], here[0][1] + cost.rank[1])
-                if rank[0] > most:
+                if rank[1] > most:
                     continue
                 if (old := reach[end]) is None or rank < old[0]:
                     reach[end] = (rank, b, segment, max(here[3], cost.peak))

@@ -72,13 +72,14 @@ def wrap(function: FuncOp, plan: Plan) -> None:
     body = RowGraph.of(block, returned(block))
     for segment in plan.segments:
         leaving = [body.values[v] for v in body.graph.leaving(segment.first, segment.last)]
-        wrap_ops(block, body.ops[segment.first : segment.last], leaving, segment)
+        inside = [body.ops[k] for k in body.graph.inside(segment.first, segment.last)]
+        wrap_ops(block, inside, leaving, segment)
 
 
 def wrap_ops(
     block: Block, ops: Sequence[dnn.KernelOp], leaving: Sequence[SSAValue], segment: Segment
 ) -> None:
-    """Replaces `ops`, which follow each other, by one `dnn.stripe` with the results `leaving`."""
+    """Replaces `ops` by one `dnn.stripe` with the results `leaving`, in the place of the last of them."""
     inside = {r for op in ops for r in op.results}
     ins = list(dict.fromkeys(v for op in ops for v in op.operands if v not in inside))
     body = Block(arg_types=[v.type for v in ins])

@@ -62,15 +62,16 @@ def row_maps(op: KernelOp) -> tuple[RowMap | None, ...] | None:
 
     None instead of a tuple where rows of the results cannot be computed apart from each other.
     """
-    if len(op.results) != 1 or len(shape_of(op.results[0])) <= ROWS or 0 in shape_of(op.results[0]):
+    shape = shape_of(op.results[0]) if len(op.results) == 1 else ()
+    if len(shape) <= ROWS or 0 in shape or shape[ROWS] == 1:
         return None
-    rank, rows = len(shape_of(op.results[0])), shape_of(op.results[0])[ROWS]
+    rank, rows = len(shape), shape[ROWS]
 
     def aligned(value: SSAValue) -> RowMap | None:
         """For an operand that broadcasts to the result."""
         shape = shape_of(value)
         dim = ROWS - rank + len(shape)
-        return RowMap(rows) if dim >= 0 and shape[dim] == rows and rows > 1 else None
+        return RowMap(rows) if dim >= 0 and shape[dim] == rows else None
 
     match op:
         case ElementwiseOp() | CopyOp() | LrnOp():

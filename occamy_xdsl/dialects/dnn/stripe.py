@@ -32,6 +32,7 @@ class StripeOp(KernelOp):
       results of its ops.
     - (C4) Every op of the body computes rows of its result apart from each other: convolutions, pools,
       elementwise ops, nearest resampling by a whole factor, concatenations and slices along other dimensions.
+      What an op needs whole is an argument of the body.
 
     Example:
 
@@ -90,5 +91,11 @@ class StripeOp(KernelOp):
         ):
             raise self.fail("body must yield what its ops compute, of the results' types", "C3")
         for op in block.ops:
-            if op is not last and (not isinstance(op, KernelOp) or row_maps(op) is None):
+            if op is last:
+                continue
+            maps = row_maps(op) if isinstance(op, KernelOp) else None
+            if maps is None or any(
+                rows_of is None and value not in block.args
+                for value, rows_of in zip(op.operands, maps, strict=True)
+            ):
                 raise self.fail(f"body must compute row by row, got '{op.name}' op", "C4")
