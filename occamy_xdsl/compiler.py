@@ -42,6 +42,17 @@ from occamy_xdsl.runtime.executable import Executable, jit
 from occamy_xdsl.version import VERSION
 
 
+SILENT = (
+    "dce",
+    "onnx-infer-shapes",
+    "dnn-stripe",
+    "dnn-expand-stripes",
+    "verify-dnn-pool",
+    "convert-dnn-to-cpu",
+)
+"""Passes that change no memory, or whose effect shows only once tensors share memory again."""
+
+
 def make_context() -> Context:
     """A context that knows xDSL's dialects and ours."""
     context = Context()
@@ -160,8 +171,7 @@ class Compilation:
                 _specs(input_names(main), [a.type for a in main.body.block.args]),
                 _specs(result_names(main), main.function_type.outputs.data),
             )
-        silent = ("dce", "dnn-stripe", "verify-dnn-pool", "onnx-infer-shapes", "convert-dnn-to-cpu")
-        if name not in silent:
+        if name not in SILENT:
             self.steps.append(PassStep(name, live_bytes(self.module)))
 
     def report(self) -> MemoryReport:

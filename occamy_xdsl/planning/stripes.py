@@ -22,6 +22,9 @@ WORK_PER_CALL = 20_000
 MODELLED = 4
 """Stripes of a segment that are modelled one by one."""
 
+SLACK = 16
+"""The share 1 / SLACK of the lowest peak is given up for fewer stripes."""
+
 LONGEST = 100
 """Most ops that run in stripes together."""
 
@@ -371,7 +374,7 @@ def find_stripes(graph: Graph, budget: float, limit: int = 0) -> Plan:
     Copies and calls count as the work that could be done in their time. Among plans of one peak, the one with
     the least work done twice, then the least of these. `limit`
     is a peak below which nothing is gained. Only ops that run above the peak sought become part of a segment.
-    The peak is sought by bisection down to 1 percent; for each one, the cheapest way through the ops is a
+    The peak is sought by bisection down to 1 percent, then raised by 1 / SLACK; for each one, the cheapest way through the ops is a
     shortest path over the places where segments may end.
     """
     search = _Search(graph)
@@ -385,7 +388,10 @@ def find_stripes(graph: Graph, budget: float, limit: int = 0) -> Plan:
             low = middle
         else:
             best, high = plan, min(middle, plan.peak)
-    return best
+    if not best.segments:
+        return best
+    # Slightly taller stripes are far fewer, and so are the calls and kernels.
+    return search.path(min(best.peak + best.peak // SLACK, max(graph.plain) - 1), most) or best
 
 
 class _Search:

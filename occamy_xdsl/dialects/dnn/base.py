@@ -101,8 +101,8 @@ def element_type_of(value: SSAValue | Attribute) -> Attribute:
 def strides_of(value: SSAValue | Attribute) -> tuple[int, ...]:
     """Strides of a memref in elements. Its layout must be static, without an offset."""
     type = value.type if isinstance(value, SSAValue) else value
-    assert isa(type, BufferType)
-    strides = type.get_strides()
+    assert isinstance(type, MemRefType)
+    strides = cast(BufferType, type).get_strides()
     assert strides is not None
     return tuple(cast(Sequence[int], strides))
 
