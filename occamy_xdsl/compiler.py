@@ -41,7 +41,6 @@ from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
 from occamy_xdsl.runtime.executable import Executable, jit
 from occamy_xdsl.version import VERSION
 
-
 SILENT = (
     "dce",
     "onnx-infer-shapes",

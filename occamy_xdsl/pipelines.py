@@ -129,7 +129,11 @@ def stages(options: Options) -> list[Stage]:
                 "dce",
                 "dnn-assign-layouts",
                 *(["dnn-schedule"] if options.reorder else []),
-                *([_spec("dnn-stripe", budget=options.stripes), "dnn-expand-stripes"] if options.stripes else []),
+                *(
+                    [_spec("dnn-stripe", budget=options.stripes), "dnn-expand-stripes"]
+                    if options.stripes
+                    else []
+                ),
             ],
         ),
         Stage("mem", memory),

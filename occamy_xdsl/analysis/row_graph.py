@@ -41,7 +41,9 @@ class RowGraph:
         for op in kernels:
             maps = row_maps(op)
             reads = [
-                (number[v], None if maps is None else maps[i]) for i, v in enumerate(op.operands) if v in number
+                (number[v], None if maps is None else maps[i])
+                for i, v in enumerate(op.operands)
+                if v in number
             ]
             concat = isinstance(op, dnn.ConcatOp)
             ops.append(

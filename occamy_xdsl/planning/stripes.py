@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal
 
 Halo = Literal["keep", "recompute"]
@@ -127,23 +127,23 @@ def unroll(
         reached.append(now)
     needed = list[list[int | None]]()
     begins = list[list[int]]()
-    for done, now in zip(reached, reached[1:], strict=False):
+    for done, now in pairwise(reached):
         first: list[int | None] = [None] * len(ops)
         begin = list(now)
         for k in reversed(range(len(ops))):
             value = results[k]
-            low = [
+            lows = [
                 rows_of(begin[reader], now[reader])[0]
                 for reader, rows_of in readers.get(value, ())
                 if begin[reader] < now[reader]
             ]
             if value in wanted and done[k] < now[k]:
-                low.append(done[k])
-            first[k] = min(low, default=None)
+                lows.append(done[k])
+            first[k] = low = min(lows, default=None)
             if halo == "keep" and not ops[k].view:
                 begin[k] = done[k]
             else:
-                begin[k] = now[k] if first[k] is None else min(first[k] or 0, now[k])
+                begin[k] = now[k] if low is None else min(low, now[k])
         needed.append(first)
         begins.append(begin)
     # What a later stripe needs again must be at hand until then.
@@ -154,7 +154,8 @@ def unroll(
             if op.view:
                 continue
             for s in reversed(range(len(ends))):
-                lowest = min(lowest, rows[results[k]] if (low := needed[s][k]) is None else low)
+                low = needed[s][k]
+                lowest = lowest if low is None else min(lowest, low)
                 stored[s][k] = min(lowest, begins[s][k])
     return [
         [
@@ -367,21 +368,22 @@ class Graph:
         return Cost(peak, max(extra, 0), copied, calls)
 
 
-def find_stripes(graph: Graph, budget: float, limit: int = 0) -> Plan:
+def find_stripes(graph: Graph, budget: float) -> Plan:
     """
-    The segments that lower the peak of live bytes most with at most `budget` (a share) of extra work.
+    The segments that lower the peak of live bytes most, within a budget of work.
 
-    Copies and calls count as the work that could be done in their time. Among plans of one peak, the one with
-    the least work done twice, then the least of these. `limit`
-    is a peak below which nothing is gained. Only ops that run above the peak sought become part of a segment.
-    The peak is sought by bisection down to 1 percent, then raised by 1 / SLACK; for each one, the cheapest way through the ops is a
-    shortest path over the places where segments may end.
+    `budget` is a share of the network's work. Work done twice counts against it, and so do copies and calls,
+    as the work that could be done in their time. Among plans of one peak, the one with the least work done
+    twice, then the least of all three. Only around ops that run above the peak sought are segments formed.
+
+    The peak is sought by bisection down to 1 percent, then raised by 1 / SLACK. For each one, the cheapest way
+    through the ops is a shortest path over the places where segments may end.
     """
     search = _Search(graph)
     most = int(budget * sum(op.work for op in graph.ops))
     best = Plan((), max(graph.plain, default=0), 0)
-    low, high = max(limit, max(graph.crossing, default=0) // 8), best.peak
-    while high - low > max(high // 100, 1):
+    low, high = 0, best.peak
+    while high - low > high // 100:
         middle = (low + high) // 2
         plan = search.path(middle, most)
         if plan is None:

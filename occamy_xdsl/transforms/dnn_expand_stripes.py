@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -76,7 +76,7 @@ class _Expansion:
 
     def __init__(self, stripe: dnn.StripeOp, body: RowGraph):
         self.stripe, self.body = stripe, body
-        self.outer = dict(zip(stripe.body.block.args, stripe.ins, strict=True))
+        self.outer: dict[SSAValue, SSAValue] = dict(zip(stripe.body.block.args, stripe.ins, strict=True))
         self.at_hand: dict[SSAValue, _Rows] = {}
         """Rows of each inner value in this stripe; before its op ran, those that the stripe before it left."""
 
@@ -148,7 +148,7 @@ class _Expansion:
         if self.stripe.halo.data != "keep":
             return
         rows = self.cut(have, follower.stored, have.end, op)
-        copy = dnn.CopyOp(rows, with_rows(cast(TensorType, value.type), have.end - follower.stored), keep=True)
+        copy = dnn.CopyOp(rows, with_rows(value.type, have.end - follower.stored), keep=True)
         copy.results[0].name_hint = value.name_hint
         self.at_hand[value] = _Rows(self.insert(copy, op), follower.stored, have.end)
 
@@ -156,7 +156,9 @@ class _Expansion:
         """Rows of an inner or an outer value."""
         if value in self.outer:
             outer = self.outer[value]
-            return self.cut(_Rows(outer, 0, dnn.shape_of(outer)[self.dim(value, like)]), begin, end, like, value)
+            return self.cut(
+                _Rows(outer, 0, dnn.shape_of(outer)[self.dim(value, like)]), begin, end, like, value
+            )
         return self.cut(self.at_hand[value], begin, end, like)
 
     def dim(self, value: SSAValue, like: Operation) -> int:
@@ -177,7 +179,5 @@ class _Expansion:
             return tensors[0]
         op = dnn.ConcatOp(tensors, ROWS)
         rows = dnn.shape_of(op.results[0])[ROWS]
-        Rewriter.replace_value_with_new_type(
-            op.results[0], with_rows(cast(TensorType, like.results[0].type), rows)
-        )
+        Rewriter.replace_value_with_new_type(op.results[0], with_rows(like.results[0].type, rows))
         return self.insert(op, like)

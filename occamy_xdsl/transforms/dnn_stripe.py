@@ -29,7 +29,7 @@ class DnnStripePass(ModulePass):
 
     name = "dnn-stripe"
 
-    budget: float = 5.0
+    budget: int | float = 5
     """Extra multiply-accumulates allowed, in percent of the network's; 0 means that none may be computed twice."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:

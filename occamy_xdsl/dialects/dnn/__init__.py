@@ -59,7 +59,6 @@ from occamy_xdsl.dialects.dnn.shape import (
     SliceOp,
     TransposeOp,
 )
-
 from occamy_xdsl.dialects.dnn.stripe import StripeOp
 
 __all__ = [

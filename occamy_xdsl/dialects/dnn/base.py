@@ -40,7 +40,6 @@ from xdsl.traits import (
     Pure,
 )
 from xdsl.utils.exceptions import VerifyException
-from xdsl.utils.hints import isa
 
 from occamy_xdsl.dialects.dnn.geometry import contiguous_strides
 

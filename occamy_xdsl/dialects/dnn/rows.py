@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import Rewriter
+from xdsl.utils.hints import isa
 
 from occamy_xdsl.dialects.dnn.base import (
     KernelOp,
+    ValueType,
     i64_array,
     ints,
     shape_of,
@@ -62,7 +64,9 @@ def row_maps(op: KernelOp) -> tuple[RowMap | None, ...] | None:
 
     None instead of a tuple where rows of the results cannot be computed apart from each other.
     """
-    shape = shape_of(op.results[0]) if len(op.results) == 1 else ()
+    if len(op.results) != 1:
+        return None
+    shape = shape_of(op.results[0])
     if len(shape) <= ROWS or 0 in shape or shape[ROWS] == 1:
         return None
     rank, rows = len(shape), shape[ROWS]
@@ -142,8 +146,9 @@ def _taps(op: ResizeOp, size: int) -> np.ndarray:
     return indices[:, 0]
 
 
-def with_rows(type: TensorType, rows: int, dim: int = ROWS) -> TensorType:
-    """`type` with another number of rows."""
+def with_rows(type: Attribute, rows: int, dim: int = ROWS) -> ValueType:
+    """A tensor type with another number of rows."""
+    assert isa(type, ValueType)
     shape = list(type.get_shape())
     shape[dim] = rows
     return TensorType(type.element_type, shape, type.encoding)
@@ -155,7 +160,6 @@ def slice_rows(value: SSAValue, begin: int, end: int, dim: int = ROWS) -> SliceO
     offsets, sizes = [0] * len(shape), list(shape)
     offsets[dim], sizes[dim] = begin, end - begin
     op = SliceOp(value, offsets, sizes, [1] * len(shape))
-    assert isinstance(value.type, TensorType)
     Rewriter.replace_value_with_new_type(op.results[0], with_rows(value.type, end - begin, dim))
     return op
 
@@ -170,9 +174,7 @@ def on_rows(op: KernelOp, operands: Sequence[SSAValue], begin: int, end: int) ->
     for index, operand in enumerate(operands):
         clone.operands[index] = operand
     clone.results[0].name_hint = op.results[0].name_hint
-    result = op.results[0].type
-    assert isinstance(result, TensorType)
-    Rewriter.replace_value_with_new_type(clone.results[0], with_rows(result, end - begin))
+    Rewriter.replace_value_with_new_type(clone.results[0], with_rows(op.results[0].type, end - begin))
     match clone:
         case SliceOp():
             sizes = list(ints(clone.sizes))
@@ -185,7 +187,7 @@ def on_rows(op: KernelOp, operands: Sequence[SSAValue], begin: int, end: int) ->
     return clone
 
 
-def _set_pads(op: WindowOp, clone: WindowOp, begin: int, end: int) -> None:
+def _set_pads(op: KernelOp, clone: WindowOp, begin: int, end: int) -> None:
     """Leaves of the padding of dimension `ROWS` what lies above the first and below the last input row."""
     assert isinstance(op, ConvOp | PoolOp | ConvTransposeOp)
     own = _window(op)

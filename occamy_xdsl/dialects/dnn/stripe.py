@@ -8,7 +8,15 @@ from xdsl.ir import Attribute, Region, SSAValue
 from xdsl.irdl import irdl_op_definition, prop_def, region_def, traits_def, var_operand_def
 from xdsl.traits import IsolatedFromAbove
 
-from occamy_xdsl.dialects.dnn.base import I64Array, KernelEffects, KernelOp, YieldOp, i64_array, ints, shape_of
+from occamy_xdsl.dialects.dnn.base import (
+    I64Array,
+    KernelEffects,
+    KernelOp,
+    YieldOp,
+    i64_array,
+    ints,
+    shape_of,
+)
 from occamy_xdsl.dialects.dnn.rows import ROWS, row_maps
 
 
@@ -59,7 +67,12 @@ class StripeOp(KernelOp):
     HALOS: ClassVar[tuple[str, ...]] = ("keep", "recompute")
 
     def __init__(
-        self, ins: Sequence[SSAValue], results: Sequence[Attribute], body: Region, ends: Sequence[int], halo: str
+        self,
+        ins: Sequence[SSAValue],
+        results: Sequence[Attribute],
+        body: Region,
+        ends: Sequence[int],
+        halo: str,
     ):
         super().__init__(
             operands=[ins, [], []],
@@ -74,8 +87,7 @@ class StripeOp(KernelOp):
     def verify_(self) -> None:
         super().verify_()
         ends = ints(self.ends)
-        shape = shape_of(self.results[-1]) if self.results else ()
-        rows = shape[ROWS] if len(shape) > ROWS else 0
+        rows = sum(shape_of(self.results[-1])[ROWS : ROWS + 1]) if self.results else 0
         if not ends or list(ends) != sorted({*ends}) or ends[0] <= 0 or ends[-1] != rows:
             raise self.fail(f"ends must ascend from above 0 to {rows}, got {list(ends)}", "C1")
         if self.halo.data not in self.HALOS:
