@@ -24,21 +24,24 @@ from xdsl.dialects.builtin import (
 from xdsl.passes import ModulePass, PassPipeline
 from xdsl.printer import Printer
 from xdsl.transforms import get_all_passes as get_upstream_passes
+from xdsl.utils.hints import isa
 
 from occamy_xdsl.dialects import get_all_dialects
 from occamy_xdsl.dialects.dnn import element_type_of, shape_of
+from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named, input_names, result_names
 from occamy_xdsl.dialects.weights import WeightsRefAttr, numpy_dtype, to_array
-from occamy_xdsl.errors import MemoryLimitError
+from occamy_xdsl.errors import MemoryLimitError, UsageError
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
+from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, kernel_calls
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options, get_all_passes, stages
 from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
-from occamy_xdsl.runtime.executable import Executable, jit
+from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
 from occamy_xdsl.version import VERSION
 
 SILENT = (
@@ -47,7 +50,6 @@ SILENT = (
     "dnn-stripe",
     "dnn-expand-stripes",
     "verify-dnn-pool",
-    "convert-dnn-to-cpu",
 )
 """Passes that change no memory, or whose effect shows only once tensors share memory again."""
 
@@ -132,7 +134,6 @@ class Compilation:
         self.context = make_context()
         self.module = model.import_module()
         self.steps = list[PassStep]()
-        self._texts: dict[str, str] = {}
         self._pending = stages(options)
         self._signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] | None = None
         self._report: MemoryReport | None = None
@@ -151,9 +152,12 @@ class Compilation:
         passes = available_passes()
         while stage not in self._done:
             current = self._pending.pop(0)
-            for text in current.passes:
+            # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
+            passes_to_run = current.passes if current.name != "onnx" or stage == "onnx" else ()
+            for text in passes_to_run:
                 PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
-                self._observe(text.partition("{")[0])
+                if current.name != "mlir":
+                    self._observe(text.partition("{")[0])
             if current.name != "mlir":  # mlir-opt verifies that one, and sooner
                 self.module.verify()
             self._done.append(current.name)
@@ -164,7 +168,7 @@ class Compilation:
 
     def _observe(self, name: str) -> None:
         """Notes what later stages no longer show."""
-        if name == "onnx-infer-shapes":
+        if name == "convert-onnx-to-dnn":
             main = function_named(self.module)
             self._signature = (
                 _specs(input_names(main), [a.type for a in main.body.block.args]),
@@ -191,15 +195,25 @@ class Compilation:
 
     def _check_limit(self, report: MemoryReport) -> None:
         limit = self.options.memory_limit
-        if limit is None or report.pool_bytes <= limit:
-            return
-        raise MemoryLimitError(
-            report.pool_bytes,
-            limit,
-            report.peak_node,
-            [(t.name, t.bytes) for t in report.live_at_peak()[:5]],
-            report.advice(),
-        )
+        if limit is not None and report.pool_bytes > limit:
+            raise MemoryLimitError(
+                report.pool_bytes,
+                limit,
+                report.peak_node,
+                [(t.name, t.bytes) for t in report.live_at_peak()[:5]],
+                report.advice(),
+            )
+        limit = self.options.workspace_limit
+        if limit is not None and report.workspace_bytes > limit:
+            largest = report.largest("workspace")
+            raise MemoryLimitError(
+                report.workspace_bytes,
+                limit,
+                largest[0].node,
+                [(f"{t.name} of {t.node}", t.bytes) for t in largest[:5]],
+                "hint: no kernel with a smaller workspace is known",
+                what="workspace",
+            )
 
     def ir(self, stage: str) -> str:
         """
@@ -212,14 +226,28 @@ class Compilation:
         if stage in self._done and self._done[-1] != stage:
             return Compilation(self.model, self.options).ir(stage)
         self.run_to(stage)
-        return text_of(self.module)
+        return self._upstream_text() if stage == "mlir" else text_of(self.module)
 
-    def compiled(self, folder: Path) -> CompiledModel:
-        """The model after lowering; its weights are written to a file in `folder`."""
+    def _upstream_text(self) -> str:
+        """The lowered module without the list of weights, which only we can read."""
+        listing = {name: self.module.attributes.pop(name) for name in (POOL_BYTES, WEIGHTS_BYTES, WEIGHTS)}
+        text = text_of(self.module)
+        self.module.attributes.update(listing)
+        return text
+
+    def kernels(self) -> list[tuple[str, str]]:
+        """The ONNX node and the kernel of each call, in order of execution."""
+        self.run_to("mlir")
+        return [(node_name(call), call.callee.string_value()) for call in kernel_calls(self.module)]
+
+    def signature(self) -> Signature:
+        """What a caller of the compiled model has to know."""
         self.run_to("mlir")
         assert self._signature is not None
         inputs, outputs = self._signature
-        signature = Signature(
+        if self.options.profile:
+            outputs += (TensorSpec(CLOCK, "int64", (len(kernel_calls(self.module)) + 1, 2)),)
+        return Signature(
             inputs,
             outputs,
             target=self.options.target,
@@ -227,18 +255,19 @@ class Compilation:
             pool_bytes=_count(self.module, POOL_BYTES),
             weights_bytes=_count(self.module, WEIGHTS_BYTES),
         )
+
+    def compiled(self, folder: Path) -> CompiledModel:
+        """The model after lowering; its weights are written to a file in `folder`."""
+        signature = self.signature()
         weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
-        listing = {name: self.module.attributes.pop(name) for name in (POOL_BYTES, WEIGHTS_BYTES, WEIGHTS)}
-        mlir = text_of(self.module)
-        self.module.attributes.update(listing)
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
-        return CompiledModel(mlir, signature, weights, isa)
+        return CompiledModel(self._upstream_text(), signature, weights, isa)
 
 
 def _specs(names: Sequence[str], types: Sequence[Any]) -> tuple[TensorSpec, ...]:
     specs = list[TensorSpec]()
     for name, type in zip(names, types, strict=True):
-        assert isinstance(type, TensorType)
+        assert isa(type, TensorType)
         specs.append(TensorSpec(name, numpy_dtype(element_type_of(type)).name, shape_of(type)))
     return tuple(specs)
 
@@ -270,17 +299,17 @@ def write_weights(module: ModuleOp, path: Path) -> Path:
 class CompiledExecutable(Executable):
     """An executable that was compiled in this process, and still knows its intermediate programs."""
 
-    def __init__(self, compilation: Compilation, executable: Executable):
-        super().__init__(executable._program)  # pyright: ignore[reportPrivateUsage]
-        self._compilation = compilation
+    def __init__(self, compilation: Compilation, model: LoadedModel):
+        super().__init__(model)
+        self.compilation = compilation
 
     def ir(self, stage: str) -> str:
         """The program after a stage, as text: onnx, dnn, mem, mlir or llvm."""
-        return self._compilation.ir(stage)
+        return self.compilation.ir(stage)
 
     def memory_report(self) -> MemoryReport:
         """What the model needs."""
-        return self._compilation.report()
+        return self.compilation.report()
 
 
 def compile(
@@ -302,10 +331,14 @@ def compile(
         model = load(model)
     check_threads(threads)
     chosen = Options(target=target, memory=cast(Any, memory), memory_limit=memory_limit, **options)
-    compilation = Compilation(model, chosen)
+    return compile_to_memory(Compilation(model, chosen))
+
+
+def compile_to_memory(compilation: Compilation) -> CompiledExecutable:
+    """Finishes a compilation for this machine and loads its code; the weights are in a temporary file."""
     folder = Path(tempfile.mkdtemp(prefix="occamy-"))
     try:
-        executable = CompiledExecutable(compilation, jit(compilation.compiled(folder)))
+        executable = CompiledExecutable(compilation, JitModel(compilation.compiled(folder)))
     except BaseException:
         rmtree(folder, ignore_errors=True)
         raise
@@ -315,7 +348,5 @@ def compile(
 
 def check_threads(threads: int) -> None:
     """Raises UsageError for a number of threads that is not supported."""
-    from occamy_xdsl.errors import UsageError
-
     if threads != 1:
         raise UsageError(f"--threads {threads}: generated code runs on 1 thread so far")

@@ -57,7 +57,7 @@ class MemoryLimitError(OccamyError):
 
     All sizes are bytes: `needed` is the smallest pool found, `limit` what was allowed; `peak_node` is the
     node at which `needed` is reached, `largest_tensors` the largest live values there (name, bytes), and
-    `advice` the option that would help most.
+    `advice` the option that would help most. `what` is limited: the memory (pool), or a workspace.
     """
 
     exit_code = 4
@@ -69,6 +69,7 @@ class MemoryLimitError(OccamyError):
         peak_node: str,
         largest_tensors: Sequence[tuple[str, int]],
         advice: str,
+        what: str = "memory",
     ):
         self.needed = needed
         self.limit = limit
@@ -77,6 +78,6 @@ class MemoryLimitError(OccamyError):
         self.advice = advice
         tensors = ", ".join(f"{name} ({size} bytes)" for name, size in largest_tensors)
         super().__init__(
-            f"memory limit: {needed} bytes needed, limit {limit} bytes; peak at node '{peak_node}'; "
+            f"{what} limit: {needed} bytes needed, limit {limit} bytes; peak at node '{peak_node}'; "
             f"largest live tensors: {tensors}; {advice}"
         )

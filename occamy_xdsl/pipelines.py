@@ -7,6 +7,8 @@ from typing import Any, Literal, cast, get_args
 
 from xdsl.passes import ModulePass
 
+from occamy_xdsl.errors import UsageError
+
 Memory = Literal["pool", "lazy", "eager"]
 Optimize = Literal["memory", "balanced", "speed"]
 
@@ -30,6 +32,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "occamy_xdsl.lowering.cpu": (
         "convert-dnn-to-cpu",
         "cpu-assign-workspaces",
+        "cpu-insert-clock",
     ),
 }
 """Every pass, by the package that holds it. Pass `a-b` is the class `ABPass` in the file `a_b.py` there."""
@@ -70,6 +73,46 @@ class Options:
     None: 5 for `optimize="memory"`, else 0."""
     memory_limit: int | None = None
     """Bytes that the pool may have at most."""
+    workspace_limit: int | None = None
+    """Bytes that the scratch buffer of one kernel may have at most."""
+    profile: bool = False
+    """Whether runs note the time of each kernel call, in an additional output."""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what cannot be honoured, rather than ignore it."""
+        # Importing LLVM and the planners takes longer than most commands of occamy-opt.
+        from occamy_xdsl.lowering.toolchain import Isa
+        from occamy_xdsl.planning.planners import PLANNERS
+
+        architecture, colon, processor = self.target.partition(":")
+        if architecture == "cuda":
+            raise UsageError(f"target '{self.target}': code for GPUs is not available yet, only cpu")
+        if architecture != "cpu" or (colon and not processor):
+            raise UsageError(f"target '{self.target}': expected cpu or cpu:PROCESSOR")
+        if self.processor != "host":
+            try:
+                Isa.parse(self.processor)
+            except ValueError as error:
+                raise UsageError(f"target '{self.target}': {error}") from None
+        for name, value, known in (
+            ("memory", self.memory, MEMORY_MODES),
+            ("planner", self.planner, tuple(PLANNERS)),
+            ("optimize", self.optimize, OPTIMIZE_MODES),
+        ):
+            if value not in known:
+                raise UsageError(f"{name} '{value}': expected one of {', '.join(known)}")
+        if self.optimize == "speed":
+            raise UsageError(f"optimize '{self.optimize}': not available yet, only balanced and memory")
+        if self.stripe_budget is not None and not 0 <= self.stripe_budget < float("inf"):
+            raise UsageError(f"stripe budget {self.stripe_budget}: expected a percentage from 0 on")
+        if self.stripe_budget and (self.memory != "pool" or not self.reuse):
+            raise UsageError(
+                f"stripe budget {self.stripe_budget}: stripes need memory 'pool', with buffers that are reused"
+            )
+        if self.memory != "pool" and (self.planner, self.reuse, self.in_place) != ("search", True, True):
+            raise UsageError(
+                f"memory '{self.memory}': planner, reuse and in-place results are of memory 'pool' only"
+            )
 
     @property
     def stripes(self) -> float:
@@ -137,7 +180,13 @@ def stages(options: Options) -> list[Stage]:
             ],
         ),
         Stage("mem", memory),
-        Stage("mlir", [_spec("convert-dnn-to-cpu", target=options.processor)]),
+        Stage(
+            "mlir",
+            [
+                _spec("convert-dnn-to-cpu", target=options.processor),
+                *(["cpu-insert-clock"] if options.profile else []),
+            ],
+        ),
     ]
 
 

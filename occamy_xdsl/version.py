@@ -2,7 +2,12 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-try:
-    VERSION = version("occamy-xdsl")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    VERSION = "0.1.0"
+
+def _installed() -> str:
+    try:
+        return version("occamy-xdsl")
+    except PackageNotFoundError:  # a checkout that is not installed
+        return "0.1.0"
+
+
+VERSION = _installed()

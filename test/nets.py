@@ -73,6 +73,22 @@ def densenet() -> ModelProto:
     return n.model({"x": (2, 3, 8, 8)}, [x])
 
 
+def preactivation() -> ModelProto:
+    """Normalisation before the convolutions, which pad its result; concatenations of all layers so far."""
+    n = Net()
+    x, c = n.conv("x", 3, 8), 8
+    a = n.op("Relu", n.bn(x, c))
+    b = n.op("Relu", n.bn(x, c))
+    x = n.op("Add", x, n.op("Add", n.conv(a, c, c), n.conv(a, c, c, 1)))
+    layers = [n.op("Add", x, n.conv(b, c, c, group=c)), n.conv("x", 3, 5)]
+    widths = [8, 5]
+    for _ in range(5):
+        joined = n.op("Relu", n.bn(n.op("Concat", *layers, axis=1), sum(widths)))
+        layers.append(n.conv(joined, sum(widths), 4))
+        widths.append(4)
+    return n.model({"x": (1, 3, 7, 9)}, [n.conv(n.op("Concat", *layers, axis=1), sum(widths), 6, 1)])
+
+
 def inception() -> ModelProto:
     n = Net()
     x = n.conv("x", 3, 8)
@@ -117,6 +133,24 @@ def mobilenet() -> ModelProto:
         nearest_mode="floor",
     )
     return n.model({"x": (1, 3, 16, 12)}, [y])
+
+
+def yolo() -> ModelProto:
+    n = Net()
+
+    def silu(y: str) -> str:
+        return n.op("Mul", y, n.op("Sigmoid", y))
+
+    x = silu(n.conv("x", 3, 40, strides=[2, 2]))
+    x = n.op("Add", x, silu(n.bn(n.conv(silu(n.conv(x, 40, 24, 1)), 24, 40), 40)))
+    pools = [x, n.op("MaxPool", x, kernel_shape=[5, 5], strides=[1, 1], pads=[2, 2, 2, 2])]
+    x = n.conv(n.op("Concat", *pools, axis=1), 80, 12, 1)
+    x = n.op("Reshape", x, n.const([1, 2, 6, 10, 9], np.int64))
+    x = n.op("Sigmoid", n.op("Transpose", x, perm=[0, 1, 3, 4, 2]))
+    xy, wh = n.op("Split", x, n.const([2, 4], np.int64), outputs=2, axis=4)
+    wh = n.op("Mul", n.op("Pow", n.op("Mul", wh, n.const(2.0)), n.const(2.0)), n.random(1, 2, 1, 1, 4))
+    y = n.op("Reshape", n.op("Concat", xy, wh, axis=4), n.const([1, -1, 6], np.int64))
+    return n.model({"x": (1, 3, 20, 18)}, [y])
 
 
 def shufflenet() -> ModelProto:
@@ -176,5 +210,17 @@ def aliases() -> ModelProto:
 
 
 NETS: dict[str, Callable[[], ModelProto]] = {
-    f.__name__: f for f in (resnet, densenet, inception, unet, mobilenet, shufflenet, attention, aliases)
+    f.__name__: f
+    for f in (
+        resnet,
+        densenet,
+        preactivation,
+        inception,
+        unet,
+        mobilenet,
+        yolo,
+        shufflenet,
+        attention,
+        aliases,
+    )
 }

@@ -5,6 +5,7 @@ Positions count the ops that move or compute data (kernels and `dnn.memcpy`), fr
 """
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -108,3 +109,24 @@ def liveness(block: Block) -> LivenessTable:
             if not entry.users or entry.users[-1] is not op:
                 entry.users.append(op)
     return LivenessTable(tuple(ops), tuple(ranges.values()))
+
+
+def max_live_of_values(block: Block) -> int:
+    """
+    Most bytes live at one position of a block in value form, if each result gets a buffer of its own.
+
+    As if `dnn-insert-memory-ops` had run; constants and the function's arguments cost nothing.
+    """
+    last: dict[SSAValue, int] = {}
+    ops = [op for op in block.ops if isinstance(op, dnn.KernelOp)]
+    for position, op in enumerate(ops):
+        last |= dict.fromkeys((*op.operands, *op.results), position)
+    if block.last_op is not None:  # what is returned is copied to the caller's buffers at the end
+        last |= dict.fromkeys(block.last_op.operands, len(ops))
+    change = [0] * (len(ops) + 2)
+    for position, op in enumerate(ops):
+        for result in op.results:
+            size = dnn.byte_size(result)
+            change[position] += size
+            change[last[result] + 1] -= size
+    return max(accumulate(change))

@@ -320,7 +320,8 @@ def dense_or_ref(array: Array | Weights, key: str = "") -> Attribute:
     values = array.array() if isinstance(array, Weights) else array
     dense = dense_attr(values)
     # xDSL prints NaN, infinities and some large floats in hexadecimal, which it parses as integers
-    if array.dtype.kind not in "biu" and "0x" in str(dense):
+    written = str(dense).rpartition(" : ")[0]
+    if values.size and array.dtype.kind not in "biu" and "0x" in written:
         is_splat = values.tobytes() == values.ravel()[:1].tobytes() * values.size
         first = values.ravel()[0]
         spelled = Weights.splat(first, values.dtype, values.shape) if is_splat else Weights.literal(values)

@@ -58,10 +58,12 @@ def import_model(
     dims: Mapping[str, int] | None = None,
     *,
     allow_custom: bool = False,
+    expand_functions: bool = True,
 ) -> ModuleOp:
     """
-    The module of a model: one function `main`, one operation a node, in order of execution. A node whose
-    operator has no conversion of its own becomes the nodes of the function by which ONNX defines it.
+    The module of a model: one function `main`, one operation a node, in order of execution. With
+    `expand_functions`, a node whose operator has no conversion of its own becomes the nodes of the function
+    by which ONNX defines it.
 
     `shapes` gives whole input shapes by input name, `dims` values of symbolic dimensions by name; what
     remains unbound is `?`. Weights are not read. Local functions are inlined. Nodes of operators that the
@@ -80,7 +82,8 @@ def import_model(
             raise InvalidModelError(f"local functions cannot be inlined: {fact}", file=file) from None
     _refuse_undecoded_names(proto.graph, file)
     opsets = _opsets(proto, file)
-    proto = _expand_functions(proto, opsets)
+    if expand_functions:
+        proto = _expand_functions(proto, opsets)
     if not allow_custom:
         _refuse_unknown_operators(proto.graph, opsets, file)
     order = _order(proto.graph, frozenset(), file)
@@ -165,6 +168,14 @@ def _walk(graph: GraphProto) -> Iterator[tuple[int, NodeProto]]:
             yield from _walk(subgraph)
 
 
+def _state_defaults(node: NodeProto, op: type[dialect.OnnxOp]) -> None:
+    """Adds the schema's defaults to a node: the inliner takes from it what a body refers to, and no defaults."""
+    stated = {attribute.name for attribute in node.attribute}
+    for name, attribute in op.schema.attributes.items():
+        if name not in stated and attribute.default_value.type != AttributeProto.UNDEFINED:
+            node.attribute.append(attribute.default_value)
+
+
 def _expand_functions(proto: ModelProto, opsets: Mapping[str, int]) -> ModelProto:
     """
     Replaces nodes of operators that have no conversion, and that ONNX defines as functions, by their bodies.
@@ -179,10 +190,14 @@ def _expand_functions(proto: ModelProto, opsets: Mapping[str, int]) -> ModelProt
             made = dialect.find_op(_domain(domain), name, opsets.get(_domain(domain), 0))
             if made is None or find_operator(_domain(domain), name, made.since_version):
                 continue
-            if not made.schema.has_function and not made.schema.has_context_dependent_function:
+            schema = cast("Any", made.schema)  # onnx's type stubs lack these two
+            if not schema.has_function and not schema.has_context_dependent_function:
                 continue
             typed = ModelProto()
             typed.CopyFrom(proto)
+            for _, node in _walk(typed.graph):
+                if (node.domain, node.op_type) == (domain, name):
+                    _state_defaults(node, made)
             typed.graph.value_info.extend(_infer(proto, range(len(proto.graph.node))).value_info)
             for tensor in proto.graph.initializer:
                 type = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -310,7 +325,7 @@ class _Binding:
         """Raises InvalidInputError for names that the model lacks and for values that contradict it."""
         constants = {tensor.name for tensor in graph.initializer}
         inputs = {value.name: value.type for value in graph.input if value.name not in constants}
-        known = sorted({d.dim_param for t in inputs.values() for d in t.tensor_type.shape.dim if d.dim_param})
+        known = sorted({s for t in inputs.values() for d in t.tensor_type.shape.dim if (s := _symbol(d))})
         binding = _Binding(dict(dims), {})
         for name, value in dims.items():
             if name not in known:
@@ -344,17 +359,23 @@ class _Binding:
                 raise InvalidInputError(
                     f"input '{name}': dimension {index} is {dim.dim_value} in the model, got {size}"
                 )
-            if dim.dim_param and self.dims.setdefault(dim.dim_param, size) != size:
-                bound = self.dims[dim.dim_param]
+            symbol = _symbol(dim)
+            if symbol and self.dims.setdefault(symbol, size) != size:
+                bound = self.dims[symbol]
                 raise InvalidInputError(
-                    f"input '{name}': dimension '{dim.dim_param}' is {bound} elsewhere, got {size}"
+                    f"input '{name}': dimension '{symbol}' is {bound} elsewhere, got {size}"
                 )
 
     def dim(self, dim: Any) -> int:
         """The size of a TensorShapeProto.Dimension, DYNAMIC_INDEX where unknown."""
         if dim.HasField("dim_value"):
             return dim.dim_value if dim.dim_value >= 0 else DYNAMIC_INDEX
-        return self.dims.get(dim.dim_param, DYNAMIC_INDEX)
+        return self.dims.get(_symbol(dim), DYNAMIC_INDEX)
+
+
+def _symbol(dim: Any) -> str:
+    """The name that equal dimensions share; exporters write "?" and "-1" for dimensions without a name."""
+    return "" if dim.dim_param in ("?", "-1") else dim.dim_param
 
 
 @dataclass

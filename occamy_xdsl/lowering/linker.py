@@ -67,15 +67,20 @@ def _link(options: Sequence[str], objects: Sequence[Path], output: Path) -> None
 _REPRODUCIBLE = ("-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,-z,noexecstack")
 
 
-def link_shared(objects: Sequence[Path], output: Path, exports: Sequence[str]) -> None:
+def link_shared(
+    objects: Sequence[Path], output: Path, exports: Sequence[str], *, soname: str | None = None
+) -> None:
     """
-    Link a shared library that exports only the symbols `exports`.
+    Link a shared library that exports only the symbols `exports`; `soname` is the name others know it by.
 
-    All objects lie in one folder; so do temporary files. Raises UsageError.
+    The first object lies in the folder of temporary files. Raises UsageError.
     """
     script = objects[0].parent / "exports.map"
     script.write_text("{ global: " + " ".join(f"{name};" for name in exports) + " local: *; };\n")
-    _link(["-shared", f"-Wl,--version-script={script.name}", *_REPRODUCIBLE], objects, output)
+    options = ["-shared", f"-Wl,--version-script={script.name}", *_REPRODUCIBLE]
+    if soname is not None:
+        options.append(f"-Wl,-soname,{soname}")
+    _link(options, objects, output)
 
 
 def link_executable(objects: Sequence[Path], output: Path) -> None:

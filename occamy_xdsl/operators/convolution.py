@@ -85,9 +85,9 @@ def place_windows(node: Node, kernel: Sequence[int], *, ceil_mode: bool = False)
     return Windows(read.kernel, read.strides, read.dilations, pads), result
 
 
-def _kernel(node: Node) -> tuple[int, ...]:
-    """The filter's spatial sizes, which `kernel_shape` may only repeat."""
-    filter = node.shape(1)
+def kernel_of(node: Node, index: int = 1) -> tuple[int, ...]:
+    """The spatial sizes of the filter, operand `index`, which `kernel_shape` may only repeat."""
+    filter = node.shape(index)
     if len(filter) < 3 or len(filter) != node.rank(0):
         node.reject(f"input {list(node.shape(0))} and filter {list(filter)} need one rank of 3 or more")
     declared = node.attr("kernel_shape")
@@ -98,7 +98,7 @@ def _kernel(node: Node) -> tuple[int, ...]:
 
 @operator("Conv")
 def conv(node: Node, emit: Emitter) -> SSAValue:
-    windows, sizes = place_windows(node, _kernel(node))
+    windows, sizes = place_windows(node, kernel_of(node))
     result = TensorType(node.element(), (node.shape(0)[0], node.shape(1)[0], *sizes))
     return emit.add(
         ConvOp(
@@ -116,7 +116,7 @@ def conv(node: Node, emit: Emitter) -> SSAValue:
 
 @operator("ConvTranspose")
 def conv_transpose(node: Node, emit: Emitter) -> SSAValue:
-    windows = read_windows(node, _kernel(node))
+    windows = read_windows(node, kernel_of(node))
     group: int = node.attr("group")
     rank = len(windows.kernel)
     extra = tuple(node.attr("output_padding") or (0,) * rank)

@@ -6,11 +6,11 @@ from math import inf, pi, sqrt
 from typing import Any
 
 from xdsl.dialects import math
-from xdsl.dialects.builtin import f32, f64, i1
+from xdsl.dialects.builtin import f64, i1
 from xdsl.ir import Operation, SSAValue
 
 from occamy_xdsl.dialects import onnx
-from occamy_xdsl.dialects.dnn import element_type_of, integer_width, shape_of
+from occamy_xdsl.dialects.dnn import element_type_of, shape_of
 from occamy_xdsl.operators.emitter import ELEMENT_TYPES, Emitter
 from occamy_xdsl.operators.node import Node
 from occamy_xdsl.operators.registry import operator
@@ -230,69 +230,3 @@ def cast(node: Node, emit: Emitter) -> SSAValue:
 @operator("CastLike", since=15, limits="as Cast")
 def cast_like(node: Node, emit: Emitter) -> SSAValue:
     return _cast(node, emit, element_type_of(node[1]))
-
-
-# ---- Quantisation to and from integers
-
-
-def _along_axis(node: Node, emit: Emitter, value: SSAValue, axis: int) -> SSAValue:
-    """A scale or zero point shaped to broadcast against operand 0, whose dimension `axis` it follows."""
-    rank, shape = node.rank(), shape_of(value)
-    if shape in ((), (1,)):
-        return emit.reshape(value, ())
-    if len(shape) != 1:
-        node.refuse("blocked quantisation")
-    axis = node.axis(axis, rank)
-    return emit.reshape(value, [shape[0] if d == axis else 1 for d in range(rank)])
-
-
-@operator("QuantizeLinear", since=10, limits="blocks; types other than (u)int8, (u)int16 and int32")
-def quantize_linear(node: Node, emit: Emitter) -> SSAValue:
-    """saturate(round_half_even(x / scale) + zero point)."""
-    if node.attr("block_size", 0):
-        node.refuse("blocked quantisation")
-    if node.attr("precision", 0) not in (0, 1):
-        node.refuse("a precision other than float")
-    zero = node.optional(2)
-    stated = node.attr("output_dtype", 0)
-    element = onnx.element_type(stated) if stated else onnx.element_type(2)
-    if zero is not None:
-        element = element_type_of(zero)
-    if not integer_width(element) or element not in ELEMENT_TYPES:
-        node.refuse(f"quantisation to {element}")
-    axis: int = node.attr("axis", 1)
-    operands = [node[0], _along_axis(node, emit, node[1], axis)]
-    if zero is not None:
-        operands.append(_along_axis(node, emit, zero, axis))
-
-    def compute(x: Scalar, scale: Scalar, *zero: Scalar) -> Scalar:
-        wide = f64 if x.element == f64 or integer_width(x.element) == 32 else f32
-        rounded = (x.cast(wide) / scale.cast(wide)).unary(math.RoundEvenOp)
-        for offset in zero:
-            rounded = rounded + offset.cast(wide)
-        low, high = Scalar(x.value, element, x.block).bounds
-        return rounded.maximum(float(low)).minimum(float(high)).cast(element)
-
-    return emit.elementwise(compute, *operands)
-
-
-@operator("DequantizeLinear", since=10, limits="blocks; types other than (u)int8, (u)int16 and int32")
-def dequantize_linear(node: Node, emit: Emitter) -> SSAValue:
-    """(x - zero point) * scale."""
-    if node.attr("block_size", 0):
-        node.refuse("blocked quantisation")
-    stated = node.attr("output_dtype", 0)
-    scale_type = element_type_of(node[1])
-    element = onnx.element_type(stated) if stated else scale_type
-    axis: int = node.attr("axis", 1)
-    operands = [node[0], _along_axis(node, emit, node[1], axis)]
-    if (zero := node.optional(2)) is not None:
-        operands.append(_along_axis(node, emit, zero, axis))
-
-    def compute(x: Scalar, scale: Scalar, *zero: Scalar) -> Scalar:
-        value = x.cast(f32)
-        for offset in zero:
-            value = value - offset.cast(f32)
-        return (value * scale.cast(f32)).cast(element)
-
-    return emit.elementwise(compute, *operands)

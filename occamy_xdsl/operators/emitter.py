@@ -6,7 +6,8 @@ import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, cast, overload
+from math import prod
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from xdsl.dialects.builtin import (
@@ -81,12 +82,13 @@ def known_splat(value: SSAValue) -> Number | None:
         return None
     if isinstance(owner.value, WeightsRefAttr):
         splat = owner.value.data.splat_value
-        return None if splat is None else splat.item()
+        if splat is not None or prod(shape_of(value)) > 1:
+            return None if splat is None else splat.item()
     array = known_array(value)
-    assert array is not None
-    if array.size == 0 or array.dtype.kind not in "biuf" or not bool((array == array.flat[0]).all()):
+    if array is None or array.size == 0 or array.dtype.kind not in "biuf":
         return None
-    return array.flat[0].item()
+    first = array.flat[0]
+    return first.item() if array.size == 1 or bool((array == first).all()) else None
 
 
 def scalar_attribute(number: Any, like: SSAValue) -> Attribute:
@@ -99,7 +101,7 @@ def scalar_attribute(number: Any, like: SSAValue) -> Attribute:
 
 
 def _computed(op: dnn.KernelOp, *arrays: Array) -> Array:
-    return np.ascontiguousarray(evaluate(op, arrays)[0])
+    return np.asarray(evaluate(op, arrays)[0], order="C")
 
 
 class Emitter:
@@ -175,7 +177,7 @@ class Emitter:
 
     def constant(self, array: Array, element: Attribute) -> SSAValue:
         """`array` as a constant with elements of type `element`."""
-        array = np.ascontiguousarray(array.astype(numpy_dtype(element), copy=False)).reshape(array.shape)
+        array = np.asarray(array, numpy_dtype(element), order="C")
         digest = blake2b(array.tobytes(), digest_size=16)
         digest.update(repr((array.dtype.name, array.shape)).encode())
         return self._constant(
@@ -337,12 +339,7 @@ class Emitter:
 
 def _weights_of(value: SSAValue) -> Weights | None:
     """A constant as weights, None for any other value and where the bytes are not at hand."""
-    owner = value.owner
-    if not isinstance(owner, dnn.ConstantOp):
+    if not isinstance(value.owner, dnn.ConstantOp):
         return None
-    if isinstance(owner.value, WeightsRefAttr):
-        return owner.value.data if owner.value.data.has_data else None
-    type = cast("TensorType[Attribute]", owner.output.type)
-    return Weights(
-        str(owner.value), numpy_dtype(type.element_type), shape_of(type), partial(to_array, owner.value, type)
-    )
+    weights = value.owner.weights
+    return weights if weights.has_data else None

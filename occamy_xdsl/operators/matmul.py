@@ -1,7 +1,7 @@
 """Gemm, MatMul and their relatives."""
 
 from xdsl.dialects.builtin import TensorType, f32
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 
 from occamy_xdsl.dialects.dnn import MatmulOp, shape_of
 from occamy_xdsl.dialects.dnn.geometry import broadcast_shapes
@@ -47,8 +47,8 @@ def gemm(node: Node, emit: Emitter) -> SSAValue:
     return emit.elementwise(lambda x, c: _times(x, alpha) + c, product, bias)
 
 
-def _matmul(node: Node, emit: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
-    """numpy.matmul: a vector is a row on the left, a column on the right."""
+def multiply(node: Node, emit: Emitter, a: SSAValue, b: SSAValue, element: Attribute) -> SSAValue:
+    """numpy.matmul with elements of type `element`: a vector is a row on the left, a column on the right."""
     left, right = shape_of(a), shape_of(b)
     if not left or not right:
         node.reject("cannot multiply scalars")
@@ -60,11 +60,11 @@ def _matmul(node: Node, emit: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
     batch = broadcast_shapes(wide[:-2], tall[:-2])
     if wide[-1] != tall[-2] or batch is None:
         node.reject(f"cannot multiply shapes {list(left)} and {list(right)}")
-    product = emit.add(MatmulOp(a, b, None, TensorType(node.element(), (*batch, wide[-2], tall[-1]))))
+    product = emit.add(MatmulOp(a, b, None, TensorType(element, (*batch, wide[-2], tall[-1]))))
     shape = (*batch, *wide[-2:-1][: len(left) - 1], *tall[-1:][: len(right) - 1])
     return emit.reshape(product, shape)
 
 
 @operator("MatMul")
 def matmul(node: Node, emit: Emitter) -> SSAValue:
-    return _matmul(node, emit, node[0], node[1])
+    return multiply(node, emit, node[0], node[1], node.element())

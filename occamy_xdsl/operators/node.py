@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,16 +22,22 @@ class UnsupportedNodeError(Exception):
     """The node is valid, and beyond what the compiler supports; the text is the reason."""
 
 
+class ReportedNodeError(Exception):
+    """The node cannot be converted because of other nodes, which are already reported."""
+
+
 @dataclass(frozen=True)
 class Node:
     """
     One ONNX node on its way to the dnn dialect.
 
-    `operands` are its operands already converted: tensors of static shape, None where absent.
+    `operands` are its operands already converted: tensors of static shape, None where absent. `subgraph`
+    converts the graph attribute of a name and returns its outputs.
     """
 
     op: OnnxOp
     operands: tuple[SSAValue | None, ...]
+    subgraph: Callable[[str], Sequence[SSAValue]]
 
     def refuse(self, reason: str) -> NoReturn:
         """Says that the node is not supported. Nodes are reported all at once."""

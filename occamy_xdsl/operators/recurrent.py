@@ -131,7 +131,7 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[l
         if node.attr(name):
             node.refuse(name)
     names = [name.lower() for name in node.attr("activations") or list(defaults) * directions]
-    if len(names) != len(defaults) * directions:
+    if len(names) < len(defaults) * directions:  # RNN's default names two, whatever the direction
         node.reject(f"needs {len(defaults) * directions} activations, got {names}")
     if unknown := [name for name in names if name not in _ACTIVATIONS]:
         node.refuse(f"activation {unknown[0]}")

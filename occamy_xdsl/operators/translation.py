@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 from xdsl.dialects.builtin import (
@@ -23,7 +24,7 @@ from occamy_xdsl.dialects.dnn import ValueType, element_type_of, shape_of
 from occamy_xdsl.dialects.signature import argument_attributes, argument_names
 from occamy_xdsl.errors import InvalidInputError
 from occamy_xdsl.operators.emitter import ELEMENT_TYPES, Emitter, InvalidNodeError
-from occamy_xdsl.operators.node import Node, UnsupportedNodeError
+from occamy_xdsl.operators.node import Node, ReportedNodeError, UnsupportedNodeError
 from occamy_xdsl.operators.registry import find_operator
 from occamy_xdsl.operators.schema_inference import infer_by_schema
 
@@ -85,7 +86,7 @@ def require_static_arguments(function: FuncOp) -> None:
     for argument, attributes in zip(function.body.block.args, argument_attributes(function), strict=True):
         type, name = argument.type, names[argument.index]
         if isinstance(type, UnrankedTensorType):
-            unbound.append(f"input '{name}' has no shape: give --shape {name}:SIZESxBYxX")
+            unbound.append(f"input '{name}' has no shape: give one as in --shape {name}:1x3x8x8")
         if not isinstance(type, TensorType):
             continue
         sizes = cast(ValueType, type).get_shape()
@@ -125,6 +126,8 @@ class _Translator:
                 self.fault(self.result.refused, op, str(e))
             except InvalidNodeError as e:
                 self.fault(self.result.invalid, op, str(e))
+            except ReportedNodeError:
+                pass
             else:
                 for old, new in zip(op.results, values, strict=False):
                     if new is not None:
@@ -160,23 +163,20 @@ class _Translator:
         if not isinstance(op, onnx.OnnxOp):
             raise UnsupportedNodeError("not an ONNX operation")
         entry = find_operator(op.schema.domain, op.schema.name, op.schema.since_version)
-        is_conditional = op.schema.name == "If" and not op.schema.domain
         operands = list[SSAValue | None]()
         for value in op.operands:
             if isinstance(value.type, NoneType):
                 operands.append(None)
                 continue
             if value not in self.result.values:
-                if not is_conditional and entry is None:
+                if entry is None:
                     raise UnsupportedNodeError("operator not supported")
-                return ()  # already reported where the operand comes from
+                raise ReportedNodeError
             operands.append(self.result.values[value])
         for value in operands:
             if value is not None and (kind := _element(value)) not in ELEMENT_TYPES:
                 raise UnsupportedNodeError(f"element type {kind} is not supported")
-        node = Node(op, tuple(operands))
-        if is_conditional:
-            return self.conditional(op, node)
+        node = Node(op, tuple(operands), partial(self.subgraph, op))
         if entry is None:
             raise UnsupportedNodeError("operator not supported")
         made = entry.rule(node, self.emit)
@@ -186,38 +186,20 @@ class _Translator:
                 raise UnsupportedNodeError(f"result '{_result_name(op, index)}' is not supported")
         return values
 
-    def conditional(self, op: onnx.OnnxOp, node: Node) -> Sequence[SSAValue | None]:
-        """
-        If: the branch that a known condition chooses, else both, from which the results are selected.
-
-        Both may run because no operator has side effects.
-        """
-        then_branch, else_branch = op.region("then_branch"), op.region("else_branch")
-        assert then_branch is not None
-        assert else_branch is not None
-        condition = node.constant(0)
-        if condition is not None:
-            return self.branch((then_branch if condition.item() else else_branch).block)
-        before = len(self.result.refused), len(self.result.invalid)
-        yes, no = self.branch(then_branch.block), self.branch(else_branch.block)
-        if before != (len(self.result.refused), len(self.result.invalid)):
-            return ()
-        choose = self.emit.reshape(node[0], ())
-        results = list[SSAValue | None]()
-        for a, b in zip(yes, no, strict=True):
-            assert a is not None
-            assert b is not None
-            if a.type != b.type:
-                raise UnsupportedNodeError(f"branches give {a.type} and {b.type}; they must agree in type")
-            self.emit.location = op.location
-            results.append(self.emit.elementwise(lambda c, x, y: c.select(x, y), choose, a, b))
-        return results
-
-    def branch(self, block: Block) -> Sequence[SSAValue | None]:
-        self.ops(block)
-        last = block.last_op
+    def subgraph(self, op: onnx.OnnxOp, name: str) -> Sequence[SSAValue]:
+        """The outputs of a graph attribute, converted. Raises ReportedNodeError where a node of it is not."""
+        region = op.region(name)
+        assert region is not None
+        last = region.block.last_op
         assert isinstance(last, onnx.YieldOp)
-        return [self.result.values.get(value) for value in last.operands]
+        faults = len(self.result.refused) + len(self.result.invalid)
+        self.ops(region.block)
+        self.emit.location = op.location
+        made = [self.result.values.get(value) for value in last.operands]
+        values = [value for value in made if value is not None]
+        if faults != len(self.result.refused) + len(self.result.invalid) or len(values) != len(made):
+            raise ReportedNodeError
+        return values
 
 
 def _element(value: SSAValue) -> Attribute:

@@ -8,18 +8,16 @@ from typing import Any, Literal, cast
 
 from xdsl.dialects.builtin import (
     DictionaryAttr,
-    FileLineColLoc,
     IntegerAttr,
-    LocationAttr,
     ModuleOp,
-    NameLoc,
 )
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
+from xdsl.ir import BlockArgument, Operation
 
 from occamy_xdsl.analysis.aliasing import root_of
-from occamy_xdsl.analysis.liveness import liveness
+from occamy_xdsl.analysis.liveness import LiveRange, liveness, max_live_of_values
 from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import (
     argument_names,
     function_named,
@@ -28,7 +26,6 @@ from occamy_xdsl.dialects.signature import (
 )
 from occamy_xdsl.dialects.weights import WeightsRefAttr
 from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
-from occamy_xdsl.transforms.dnn_insert_memory_ops import DnnInsertMemoryOpsPass
 
 Kind = Literal["activation", "workspace", "view", "input", "output"]
 
@@ -95,7 +92,7 @@ class MemoryReport:
         peak = timeline.index(max(timeline)) if timeline else 0
         tensors = [
             Tensor(
-                r.buffer.name_hint or "",
+                _name(r),
                 node_name(r.users[0]),
                 r.bytes,
                 r.buffer.owner.offset.value.data if isinstance(r.buffer.owner, dnn.MemOffsetOp) else None,
@@ -106,7 +103,7 @@ class MemoryReport:
             )
             for r in table.ranges
         ]
-        names = {r.buffer: r.buffer.name_hint or "" for r in table.ranges}
+        names = {r.buffer: _name(r) for r in table.ranges}
         position = {op: i for i, op in enumerate(table.ops)}
         arguments = argument_names(main)
         for argument in main.body.block.args:
@@ -114,7 +111,7 @@ class MemoryReport:
         tensors += _caller_tensors(main, position)
         tensors += [
             Tensor(
-                op.view.name_hint or "",
+                op.view.name_hint or node_name(op),
                 node_name(op),
                 dnn.byte_size(op.view),
                 None,
@@ -158,6 +155,10 @@ class MemoryReport:
         ]
         return sorted(live, key=lambda t: (-t.bytes, t.name))
 
+    def largest(self, kind: Kind) -> list[Tensor]:
+        """The tensors of one kind, largest first."""
+        return sorted((t for t in self.tensors if t.kind == kind), key=lambda t: (-t.bytes, t.name))
+
     def advice(self) -> str:
         """The option that would lower the peak most, in one sentence."""
         if self.memory != "pool":
@@ -170,28 +171,45 @@ class MemoryReport:
         """The report as JSON text, with the keys of this class."""
         return json.dumps(asdict(self), indent=2)
 
-    def save_json(self, path: str | Path) -> None:
-        Path(path).write_text(self.to_json() + "\n")
+    @staticmethod
+    def from_json(text: str) -> "MemoryReport":
+        """The report that `to_json` wrote; raises ValueError if the text is anything else."""
+        try:
+            values = cast(dict[str, Any], json.loads(text))
+            values["tensors"] = [Tensor(**t) for t in values["tensors"]]
+            values["passes"] = [PassStep(**p) for p in values["passes"]]
+            return MemoryReport(**values)
+        except (KeyError, TypeError, ValueError):
+            raise ValueError("not a memory report in JSON") from None
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The report as one self-contained page, which is also written to `path` if there is one."""
+        from occamy_xdsl.report.html import page
+
+        text = page(self)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from occamy_xdsl.report.html import fragment
+
+        return fragment(self)
 
 
-def node_name(op: Operation) -> str:
-    """The ONNX node that an op came from; the op's own name where none is known."""
-    location: LocationAttr = op.location
-    if isinstance(location, NameLoc):
-        return location.desc.data
-    if isinstance(location, FileLineColLoc):
-        return location.filename.data
-    return op.name
+def _name(life: LiveRange) -> str:
+    """The buffer's name; that of the node which writes it where it has none."""
+    hint: str | None = life.buffer.name_hint
+    return hint or node_name(life.users[0])
 
 
 def live_bytes(module: ModuleOp) -> int:
-    """Most bytes live at one position; a module in value form is given memory first, in a copy."""
+    """Most bytes live at one position of a module in value form or buffer form."""
     main = function_named(module)
-    if main.function_type.outputs.data:
-        copy = module.clone()
-        DnnInsertMemoryOpsPass().apply(cast(Any, None), copy)
-        main = function_named(copy)
-    return liveness(main.body.block).max_live_bytes
+    block = main.body.block
+    in_value_form = bool(main.function_type.outputs.data)
+    return max_live_of_values(block) if in_value_form else liveness(block).max_live_bytes
 
 
 def _workspaces(ops: Sequence[Operation]) -> set[Any]:
@@ -221,8 +239,12 @@ def _weights_bytes(main: FuncOp) -> int:
 
 def _caller_tensors(main: FuncOp, position: dict[Operation, int]) -> list[Tensor]:
     names, end = argument_names(main), max(len(position) - 1, 0)
-    inputs: list[tuple[Any, Kind]] = [(a, "input") for a in input_arguments(main)]
-    outputs: list[tuple[Any, Kind]] = [(a, "output") for a in output_arguments(main)]
+    kinds: list[tuple[Kind, list[BlockArgument]]] = [
+        ("input", input_arguments(main)),
+        ("output", output_arguments(main)),
+    ]
     return [
-        Tensor(names[a.index], "", dnn.byte_size(a), None, 0, end, None, kind) for a, kind in inputs + outputs
+        Tensor(names[a.index], "", dnn.byte_size(a), None, 0, end, None, kind)
+        for kind, arguments in kinds
+        for a in arguments
     ]

@@ -2,6 +2,7 @@
 
 import ctypes
 import shutil
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -192,9 +193,18 @@ def _bind_outputs(
 
 
 class JitModel:
-    """A model compiled into the memory of this process; the weights are mapped from their file."""
+    """
+    A model compiled into the memory of this process.
+
+    The file of the weights is mapped and must not change while the model lives; `save` reads it again.
+    Raises UsageError if the model was compiled for another kind of processor.
+    """
 
     def __init__(self, model: emit.CompiledModel):
+        host = Isa.host()
+        architectures = [isa.triple.split("-")[0] for isa in (model.isa, host)]
+        if architectures[0] != architectures[1] or model.isa.vector_bytes > host.vector_bytes:
+            raise UsageError(f"the model is compiled for {model.isa.cpu}, this processor is {host.cpu}")
         self._model = model
         self._weights = None if model.weights is None else np.memmap(model.weights, np.uint8, mode="r")
         parameters = 2 + len(model.signature.inputs) + len(model.signature.outputs)
@@ -233,16 +243,7 @@ class JitModel:
 
 
 def jit(model: emit.CompiledModel) -> Executable:
-    """
-    Compile `model` into this process.
-
-    The file of the weights is mapped and must not change while the executable lives; `save` reads it again.
-    Raises UsageError if the model was compiled for another kind of processor.
-    """
-    host = Isa.host()
-    architectures = [isa.triple.split("-")[0] for isa in (model.isa, host)]
-    if architectures[0] != architectures[1] or model.isa.vector_bytes > host.vector_bytes:
-        raise UsageError(f"the model is compiled for {model.isa.cpu}, this processor is {host.cpu}")
+    """The executable of `JitModel`; raises as it does."""
     return Executable(JitModel(model))
 
 
@@ -254,6 +255,7 @@ class LibraryModel:
 
     def __init__(self, path: Path):
         self._path = path.absolute()
+        _check_library(path)
         try:
             self._library = ctypes.CDLL(_loadable_name(self._path))
         except OSError as error:
@@ -300,6 +302,44 @@ class LibraryModel:
                     shutil.copy2(emit.weights_path(self._path), emit.weights_path(path))
             case suffix:
                 raise UsageError(f"{path}: a loaded library is saved as .so or .h, not as '{suffix}'")
+
+
+_ELF_RELOCATABLE, _ELF_LOAD, _ELF_INTERPRETER = 1, 1, 3
+"""Values of e_type and p_type in the ELF specification: an object, a loaded segment, a program's loader."""
+
+_ELF_HEADER = struct.Struct("<16xH14xQ14xHH")
+"""Of a 64-bit file's header: e_type, e_phoff, e_phentsize, e_phnum."""
+
+_ELF_SEGMENT = struct.Struct("<I4xQ16xQ")
+"""Of a segment's entry: p_type, p_offset, p_filesz."""
+
+
+def _check_library(path: Path) -> None:
+    """
+    Raises UsageError for a file of the ELF format that is no complete shared library.
+
+    The dynamic loader maps what a truncated file promises, and the process dies on its first access.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            data = file.read(_ELF_HEADER.size)
+            if data[:6] != b"\x7fELF\x02\x01" or len(data) < _ELF_HEADER.size:
+                return  # the loader says what is wrong
+            kind, table, entry_bytes, entries = _ELF_HEADER.unpack(data)
+            file.seek(table)
+            segments = [_ELF_SEGMENT.unpack_from(file.read(entry_bytes)) for _ in range(entries)]
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be loaded: {error.strerror}") from None
+    except (struct.error, OverflowError):
+        raise UsageError(f"{path}: cannot be loaded: the file is truncated") from None
+    if kind == _ELF_RELOCATABLE:
+        raise UsageError(f"{path}: an object, which cannot be loaded before it is linked")
+    if any(type == _ELF_INTERPRETER for type, _, _ in segments):
+        raise UsageError(f"{path}: a program, which runs by itself: see {path} --help")
+    if any(type == _ELF_LOAD and offset + filled > size for type, offset, filled in segments):
+        raise UsageError(f"{path}: cannot be loaded: the file is truncated")
 
 
 _loaded: dict[Path, list[tuple[int, int, int]]] = {}

@@ -66,6 +66,12 @@ class OccamyOptMain(xDSLOptMain):
             metavar="N",
             help="print dense constants of more than N elements as ...",
         )
+        arg_parser.add_argument(
+            "--print-liveness", action="store_true", help="print when each buffer is live before the result"
+        )
+        arg_parser.add_argument(
+            "--print-plan", action="store_true", help="print the map of the pool before the result"
+        )
 
     def setup_pipeline(self) -> None:
         """As xDSL, with an error of our own for unknown passes and options."""
@@ -105,7 +111,7 @@ class OccamyOptMain(xDSLOptMain):
         return module
 
     def output_resulting_program(self, prog: ModuleOp) -> str:
-        """The text of the result; its weights go to the file that was asked for."""
+        """The text of the result after the listings; its weights go to the file that was asked for."""
         if self.args.save_weights is not None:
             from occamy_xdsl.dialects.weights import WeightsFile, references
 
@@ -113,7 +119,13 @@ class OccamyOptMain(xDSLOptMain):
         if self.args.elide_constants is not None:
             self.ctx.get_dialect("builtin")  # the printer asks the loaded dialects for the elided resource
             elide_constants(prog, self.args.elide_constants)
-        return super().output_resulting_program(prog)
+        listings = ""
+        if self.args.print_liveness or self.args.print_plan:
+            from occamy_xdsl.report.listing import liveness_listing, plan_listing
+
+            listings += liveness_listing(prog) if self.args.print_liveness else ""
+            listings += plan_listing(prog) if self.args.print_plan else ""
+        return listings + super().output_resulting_program(prog)
 
 
 def elide_constants(module: ModuleOp, limit: int) -> None:

@@ -27,6 +27,18 @@ class ConvertOnnxToDnnPass(ModulePass):
     Ensures: no onnx op is left; every op has the location of the node it stems from; a result that is an
     argument, a constant or another result too is a `dnn.copy`. Argument and result attributes stay.
 
+    Before:
+
+    ```mlir
+    %y = onnx.Softmax(%x) {axis = -1 : i64} : (tensor<2x4xf32>) -> tensor<*xf32> loc("scores")
+    ```
+
+    After:
+
+    ```mlir
+    %y = dnn.softmax input(%x : tensor<2x4xf32>) {axis = 1 : i64, log = false} -> tensor<2x4xf32> loc("scores")
+    ```
+
     Raises InvalidInputError for unbound dimensions, and UnsupportedModelError that lists all nodes which
     cannot be converted; the module is untouched then.
     """

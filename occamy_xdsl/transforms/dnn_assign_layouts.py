@@ -30,10 +30,15 @@ class DnnAssignLayoutsPass(ModulePass):
     Ensures: tensor types carry a `#dnn.order` where they are not row-major; a `dnn.copy` leads to each result
     that was not row-major; no other op changes.
 
-    Before and after:
+    Before:
 
     ```mlir
     %0 = dnn.conv input(%x : tensor<1x3x8x8xf32>) .. -> tensor<1x4x8x8xf32>
+    ```
+
+    After:
+
+    ```mlir
     %0 = dnn.conv input(%x : tensor<1x3x8x8xf32>) .. -> tensor<1x4x8x8xf32, #dnn.order<0, 2, 3, 1>>
     ```
     """

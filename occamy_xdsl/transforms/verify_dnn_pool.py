@@ -26,6 +26,16 @@ class VerifyDnnPoolPass(ModulePass):
 
     Requires: buffer form after `dnn-convert-to-pool`.
     Ensures: what is listed above. Raises PassFailedException, naming both buffers, where it does not hold.
+
+    Refuses, since `%a` is still read when `%b` is written over it:
+
+    ```mlir
+    %pool = dnn.mempool_init align 64 : memref<64xi8>
+    %a = dnn.mem_offset %pool[0, 64] : memref<64xi8> -> memref<16xf32>
+    %b = dnn.mem_offset %pool[0, 64] : memref<64xi8> -> memref<16xf32>
+    dnn.copy input(%x : memref<16xf32>) outs(%a : memref<16xf32>)
+    dnn.copy input(%a : memref<16xf32>) outs(%b : memref<16xf32>)
+    ```
     """
 
     name = "verify-dnn-pool"

@@ -348,6 +348,9 @@ CASES = [
     # Constants
     Case("ConstantOfShape", [i64(2, 3)]),
     Case("ConstantOfShape", [i64(2, 3)], {"value": numpy_helper.from_array(np.array([7], np.int32))}),
+    Case("ConstantOfShape", [i64(2, 3)], {"value": numpy_helper.from_array(np.array([NAN], np.float32))}),
+    Case("Where", [truth(3), f(3), scalar(-INF)]),
+    Case("Max", [f(3), scalar(NAN)]),
     Case("Shape", [f(2, 3, 4)]),
     Case("Shape", [f(2, 3, 4)], {"start": 1, "end": -1}),
     Case("Size", [f(2, 3, 4)]),
@@ -439,7 +442,7 @@ CASES = [
             Known(f(1, 16, 3)),
             Known(f(1, 16, 4)),
             None,
-            i64(3, 3),
+            Known(np.array([3, 3], np.int32)),
             f(1, 2, 4),
             f(1, 2, 4),
             Known(f(1, 12)),
@@ -467,6 +470,60 @@ CASES = [
     Case("QuantizeLinear", [f(3, 4) * 50, scalar(0.5)]),
     Case("DequantizeLinear", [whole(0, 255, 3, 4, dtype=np.uint8), scalar(0.5), scalar(3, np.uint8)]),
     Case("DequantizeLinear", [whole(-99, 99, 3, 4, dtype=np.int8), f32(0.5, 1, 2)], {"axis": 0}),
+]
+
+# Operators that ONNX defines as functions of others
+CASES += [
+    Case("DynamicQuantizeLinear", [f(3, 4)], outputs=3),
+    Case("CenterCropPad", [f(4, 5), i64(3, 7)], opset=18),
+    Case("NegativeLogLikelihoodLoss", [f(3, 4), whole(0, 4, 3)], {"reduction": "mean"}),
+    Case("SoftmaxCrossEntropyLoss", [f(3, 4, 2), whole(0, 4, 3, 2)], {"reduction": "sum"}, tolerance=1e-4),
+]
+
+U8, I8 = np.uint8, np.int8
+CASES += [
+    Case("MatMulInteger", [whole(0, 255, 3, 4, dtype=U8), whole(0, 255, 4, 5, dtype=U8)]),
+    Case(
+        "MatMulInteger",
+        [whole(0, 255, 2, 3, 4, dtype=U8), whole(-128, 127, 4, 5, dtype=I8), scalar(7, U8), scalar(-3, I8)],
+    ),
+    Case(
+        "MatMulInteger",
+        [
+            whole(0, 255, 3, 4, dtype=U8),
+            Known(whole(-128, 127, 4, 5, dtype=I8)),
+            np.array(9, U8),
+            Known(whole(-9, 9, 5, dtype=I8)),
+        ],
+    ),
+    Case("ConvInteger", [whole(0, 255, 1, 2, 5, 5, dtype=U8), whole(0, 255, 3, 2, 3, 3, dtype=U8)]),
+    Case(
+        "ConvInteger",
+        [
+            whole(0, 255, 1, 2, 5, 5, dtype=U8),
+            whole(0, 255, 3, 2, 3, 3, dtype=U8),
+            scalar(9, U8),
+            scalar(3, U8),
+        ],
+        {"pads": [1, 1, 0, 1], "strides": [2, 1]},
+    ),
+    Case(
+        "QLinearMatMul",
+        [
+            *(whole(0, 255, 3, 4, dtype=U8), scalar(0.02), scalar(100, U8)),
+            *(whole(0, 255, 4, 5, dtype=U8), scalar(0.03), scalar(120, U8)),
+            *(scalar(0.2), scalar(128, U8)),
+        ],
+    ),
+    Case(
+        "QLinearConv",
+        [
+            *(whole(0, 255, 1, 2, 5, 5, dtype=U8), scalar(0.02), scalar(100, U8)),
+            *(Known(whole(-99, 99, 3, 2, 3, 3, dtype=I8)), f32(0.03, 0.02, 0.01), Known(np.zeros(3, I8))),
+            *(scalar(0.2), scalar(128, U8), Known(whole(-99, 99, 3, dtype=np.int32))),
+        ],
+        {"pads": [1, 1, 1, 1]},
+    ),
 ]
 
 

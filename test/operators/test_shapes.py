@@ -1,44 +1,52 @@
 """Inferred shapes against those of `onnx.shape_inference`."""
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import onnx
+import onnx.inliner
 import onnx.shape_inference
 import pytest
 from onnx import GraphProto, ModelProto
 from onnx.backend.test.loader import load_model_tests
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, TensorType
 
+from occamy_xdsl.dialects.onnx import OnnxOp
 from occamy_xdsl.errors import UnsupportedModelError
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("light_*.onnx"))
 TRAINED = (
-    *("basic_pitch", "blazeface_back", "blazeface_front", "magika_v3_3", "open_nsfw", "ppocrv4_det"),
-    *("ppocrv4_rec", "silero_vad_ifless", "silero_vad_sequence", "smart_turn_v3_int8"),
+    *("basic_pitch", "blazeface_back", "blazeface_front", "magika_v3_3", "ppocrv4_det", "ppocrv4_rec"),
+    *("silero_vad_sequence", "smart_turn_v3_int8"),
 )
 Infer = Callable[..., ModuleOp]
 
 
-def known_shapes(graph: GraphProto) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name, spelt as in the IR, and shape of every value whose shape the onnx package knows."""
+def known_shapes(graph: GraphProto) -> Iterator[tuple[tuple[str, int], tuple[int, ...]]]:
+    """(node name, output index) and shape of every node output whose shape the onnx package knows."""
+    producers = {
+        name: (node.name or f"{node.op_type}_{i}", index)
+        for i, node in enumerate(graph.node)
+        for index, name in enumerate(node.output)
+    }
     for value in [*graph.value_info, *graph.output]:
-        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
+        if value.name in producers and value.type.tensor_type.HasField("shape"):
             dims = value.type.tensor_type.shape.dim
             if all(dim.HasField("dim_value") for dim in dims):
-                yield re.sub(r"[^\w$.-]", "_", value.name).strip("_"), tuple(dim.dim_value for dim in dims)
+                yield producers[value.name], tuple(dim.dim_value for dim in dims)
 
 
 def compare(model: ModelProto, module: ModuleOp) -> int:
     """The number of values compared."""
     mine = {
-        result.name_hint: cast("TensorType[Any]", result.type).get_shape()
+        (op.node_name, index): cast("TensorType[Any]", result.type).get_shape()
         for op in module.walk()
-        for result in op.results
-        if result.name_hint and isinstance(result.type, TensorType)
+        if isinstance(op, OnnxOp)
+        for index, result in enumerate(op.results)
+        if isinstance(result.type, TensorType)
     }
+    model = onnx.inliner.inline_local_functions(model)
     theirs = dict(known_shapes(onnx.shape_inference.infer_shapes(model, data_prop=True).graph))
     common = mine.keys() & theirs.keys()
     assert {name: mine[name] for name in common} == {name: theirs[name] for name in common}
@@ -68,9 +76,9 @@ def test_trained_models(
 
 
 def test_onnx_node_tests(inferred: Infer) -> None:
-    """Every tenth model of ONNX's backend suite: its declared output shapes are those we infer."""
+    """Every twentieth model of ONNX's backend suite: its declared output shapes are those we infer."""
     checked = 0
-    for case in load_model_tests(kind="node")[::10]:
+    for case in load_model_tests(kind="node")[::20]:
         model = case.model
         assert model is not None
         if not all(v.type.HasField("tensor_type") for v in [*model.graph.input, *model.graph.output]):
@@ -85,7 +93,10 @@ def test_onnx_node_tests(inferred: Infer) -> None:
         function = next(iter(module.ops))
         types: list[Any] = list(cast(Any, function).function_type.outputs)
         for shape, type in zip(declared, types, strict=True):
-            if isinstance(type, TensorType) and -1 not in cast("TensorType[Any]", type).get_shape():
+            if (
+                isinstance(type, TensorType)
+                and DYNAMIC_INDEX not in cast("TensorType[Any]", type).get_shape()
+            ):
                 assert cast("TensorType[Any]", type).get_shape() == shape, case.name
                 checked += 1
-    assert checked > 80
+    assert checked > 40

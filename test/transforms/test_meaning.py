@@ -1,11 +1,9 @@
 """Every pass keeps the meaning of every network: interpreted after each pass, it computes what ONNX Runtime does."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnxruntime
 import pytest
+from nets import NETS
 from xdsl.passes import PassPipeline
 
 from occamy_xdsl.compiler import available_passes, make_context
@@ -14,9 +12,6 @@ from occamy_xdsl.importer import import_model
 from occamy_xdsl.interpreters.buffer import run_buffers
 from occamy_xdsl.interpreters.value import run_values
 from occamy_xdsl.pipelines import Options, stages
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from nets import NETS
 
 VARIANTS = {
     "pool": Options(),

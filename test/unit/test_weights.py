@@ -49,8 +49,17 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
 def test_small_tensors_survive_text(name: str):
     array = np.array(NUMBERS[name]).astype(dtype(name))
-    for value in (array, array[:1].reshape(()), array.reshape(-1, 1), np.full((2, 3), array[-1])):
+    shaped = (
+        array,
+        array[:1].reshape(()),
+        array.reshape(-1, 1),
+        np.full((2, 3), array[-1]),
+        array[:0].reshape(0, 3),
+    )
+    for value in shaped:
         attr = dense_or_ref(value, "k")
+        if value.size == 0 or (np.isfinite(value.astype(complex)).all() and name.startswith("int")):
+            assert isinstance(attr, DenseIntOrFPElementsAttr)
         type = TensorType(weights.element_type(value.dtype), value.shape)
         assert parse(str(type)) == type
         back = parse(str(attr))

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import cast
 
 from xdsl.dialects.builtin import (
     I8,
@@ -41,6 +43,7 @@ from occamy_xdsl.dialects.dnn.base import (
     strides_of,
     verify_static_layout,
 )
+from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, numpy_dtype, to_array
 
 
 class AllocatesResult(MemoryEffect):
@@ -93,7 +96,6 @@ class MallocOp(IRDLOperation):
         super().__init__(result_types=[type])
 
     def verify_(self) -> None:
-        assert isa(self.buffer.type, BufferType)
         verify_static_layout(self, self.buffer.type)
 
 
@@ -203,7 +205,6 @@ class MemOffsetOp(IRDLOperation):
 
     def verify_(self) -> None:
         offset, size = self.offset.value.data, self.size.value.data
-        assert isa(self.view.type, BufferType)
         verify_static_layout(self, self.view.type)
         if offset < 0:
             raise VerifyException(f"'{self.name}' op offset must not be negative, got {offset} (C1)")
@@ -257,9 +258,7 @@ class ViewOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        assert isa(self.source.type, BufferType)
-        assert isa(self.view.type, BufferType)
-        verify_static_layout(self, self.source.type)
+        verify_static_layout(self, cast(BufferType, self.source.type))
         verify_static_layout(self, self.view.type)
         if element_type_of(self.source) != element_type_of(self.view):
             raise VerifyException(
@@ -340,6 +339,15 @@ class ConstantOp(IRDLOperation):
 
     def __init__(self, value: Attribute, type: Attribute):
         super().__init__(properties={"value": value}, result_types=[type])
+
+    @property
+    def weights(self) -> Weights:
+        """The value as weights that need not be loaded yet; the key of a literal is its text."""
+        if isinstance(self.value, WeightsRefAttr):
+            return self.value.data
+        type: Attribute = self.output.type
+        load = partial(to_array, self.value, type)
+        return Weights(str(self.value), numpy_dtype(element_type_of(type)), shape_of(type), load)
 
 
 @irdl_op_definition

@@ -24,8 +24,10 @@ from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
 from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named
-from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, to_array
+from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr
+from occamy_xdsl.errors import UnsupportedModelError
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel
 from occamy_xdsl.lowering.cpu.select import KernelCall, Pack, select
 from occamy_xdsl.lowering.toolchain import Isa
@@ -87,14 +89,6 @@ class ConvertDnnToCpuPass(ModulePass):
         _Conversion(op, function, isa).run()
 
 
-def weights_of(constant: dnn.ConstantOp) -> Weights:
-    """The constant's value; a literal gets a key made of its bytes."""
-    if isinstance(constant.value, WeightsRefAttr):
-        return constant.value.data
-    array = to_array(constant.value, constant.output.type)
-    return Weights.of(array, f"dense<{array.dtype}{list(array.shape)}:{array.tobytes().hex()}>")
-
-
 @dataclass
 class _Conversion:
     module: ModuleOp
@@ -112,6 +106,9 @@ class _Conversion:
         default_factory=dict[tuple[SSAValue, int, Buffer], SSAValue]
     )
 
+    refused: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    """Node, op and reason for each op that no kernel can do."""
+
     def run(self) -> None:
         self.block = Block()
         source = self.function.body.block
@@ -128,6 +125,8 @@ class _Conversion:
             self.bases[argument] = own, 0
         for op in source.ops:
             self.convert(op)
+        if self.refused:
+            raise UnsupportedModelError(nodes=self.refused)
         self.block.add_op(ReturnOp())
         # Only now is the size of the blob known.
         self.weights = Rewriter.replace_value_with_new_type(self.weights, _bytes_type(self.blob_bytes))
@@ -160,7 +159,7 @@ class _Conversion:
                     self.insert(memref.DeallocOp.get(self.bases[op.buffer][0]), op)
             case dnn.MemcpyOp():
                 self.call(select(dnn.CopyOp.between(op.source, op.destination), self.isa), op)
-            case dnn.KernelOp():
+            case dnn.KernelOp() if op.is_buffer_form:
                 self.call(select(op, self.isa), op)
             case _:
                 raise PassFailedException(f"convert-dnn-to-cpu: '{op.name}' op is not in dnn buffer form")
@@ -175,6 +174,10 @@ class _Conversion:
         self.bases[buffer] = op.memref, 0
 
     def call(self, call: KernelCall, op: Operation) -> None:
+        if any(not _is_known(call.operands[index]) for index in call.packs):
+            reason = "weights that are computed at run time are not supported, its kernel reads packed ones"
+            self.refused.append((node_name(op), op.name, reason))
+            return
         arguments = list[SSAValue]()
         for index, (operand, buffer) in enumerate(zip(call.operands, call.kernel.arguments, strict=True)):
             base, offset = self.place(operand, buffer, call.packs.get(index), call.kernel)
@@ -199,7 +202,7 @@ class _Conversion:
 
     def blob_offset(self, constant: dnn.ConstantOp, pack: Pack | None, kernel: Kernel, size: int) -> int:
         """Where the weights blob holds a constant in the form that `kernel` reads, in bytes."""
-        weights = weights_of(constant)
+        weights = constant.weights
         value: Attribute = constant.value
         if pack is not None:
             weights = Weights.derived(f"packed-{kernel.symbol}", pack, weights)
@@ -243,6 +246,10 @@ class _Conversion:
                 self.block.insert_op_before(constant, first)
             self.indices[value] = constant.result
         return self.indices[value]
+
+
+def _is_known(operand: SSAValue | Weights) -> bool:
+    return isinstance(operand, Weights) or isinstance(root_of(operand).owner, dnn.ConstantOp)
 
 
 def _bytes_type(size: int) -> MemRefType[Attribute]:

@@ -3,13 +3,14 @@
 import ctypes
 from collections.abc import Callable, Sequence
 
+import ml_dtypes
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.test import TestTermOp
 from xdsl.ir import Block, SSAValue
 
-from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, Buffer, Epilogue, Kernel, Prologue
 from occamy_xdsl.lowering.toolchain import Isa, JitModule, compile_mlir
 
 MARGIN = 64
@@ -22,7 +23,7 @@ class Placed:
     """An array laid out as a kernel argument, with guards around it and in the gaps of its strides."""
 
     def __init__(self, buffer: Buffer, values: np.ndarray | None):
-        dtype = np.dtype(NUMPY_TYPES[buffer.dtype])
+        dtype = np.dtype(ml_dtypes.bfloat16 if buffer.dtype == "bf16" else NUMPY_TYPES[buffer.dtype])
         bytes_ = np.full((buffer.extent + 2 * MARGIN) * dtype.itemsize + 64, GUARD, np.uint8)
         start = -bytes_.ctypes.data % 64
         self.storage = bytes_[start : start + (buffer.extent + 2 * MARGIN) * dtype.itemsize].view(dtype)
@@ -89,6 +90,13 @@ def make_epilogue(
     return Epilogue(block, tuple(extras))
 
 
+def make_prologue(
+    types: Sequence, body: Callable[..., tuple[list, SSAValue]], extras: Sequence[Buffer] = ()
+) -> Prologue:
+    """A prologue, as `make_epilogue` makes an epilogue."""
+    return Prologue(make_epilogue(types, body).block, tuple(extras))
+
+
 @pytest.fixture(scope="session", params=["native", "x86-64-v3"])
 def isa(request: pytest.FixtureRequest) -> Isa:
     """The processor itself, and one with half its vector width and registers where it can run that."""
@@ -110,3 +118,9 @@ def run() -> Callable[..., list[np.ndarray]]:
 def epilogue() -> Callable[..., Epilogue]:
     """`make_epilogue`."""
     return make_epilogue
+
+
+@pytest.fixture(scope="session")
+def prologue() -> Callable[..., Prologue]:
+    """`make_prologue`."""
+    return make_prologue

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import pytest
-from xdsl.dialects import arith
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, f32, i1, i8, i64
-from xdsl.dialects.test import TestTermOp
+from xdsl.dialects import arith, test
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, bf16, f32, i1, i8, i64
 from xdsl.ir import Block
 
 from occamy_xdsl.lowering.cpu.kernels.copy import Copy
@@ -35,8 +35,8 @@ def values_for(buffer: Buffer, seed: int) -> np.ndarray:
     """Random values with a few special ones; broadcast dimensions hold equal values."""
     rng = np.random.default_rng(seed)
     own = tuple(1 if stride == 0 else n for n, stride in zip(buffer.shape, buffer.strides, strict=True))
-    dtype = np.dtype(NUMPY_TYPES[buffer.dtype])
-    if dtype.kind == "f":
+    dtype = np.dtype(ml_dtypes.bfloat16 if buffer.dtype == "bf16" else NUMPY_TYPES[buffer.dtype])
+    if buffer.dtype in ("f64", "f32", "f16", "bf16"):
         values = rng.standard_normal(own).astype(dtype)
         if values.size > 4:
             values.flat[:4] = [np.nan, np.inf, -np.inf, -0.0]
@@ -59,7 +59,7 @@ class Case:
         types = [i1 if b.dtype == "i1" else b.element_type for b in self.inputs]
         block = Block(arg_types=types)
         ops, result = self.ops(*block.args)
-        block.add_ops([*ops, TestTermOp([result])])
+        block.add_ops([*ops, test.TestTermOp([result])])
         return Elementwise(block, tuple(self.inputs), self.output)
 
 
@@ -147,6 +147,13 @@ CASES = {
     "permuted": case(relu, np_relu, dense((3, 17, 4, 18)), laid_out((3, 17, 4, 18), (3, 1, 0, 2))),
     "f64": case(add, np.add, dense((3, 11), "f64"), dense((3, 11), "f64"), dense((11,), "f64")),
     "f16": case(add, np.add, dense((3, 11), "f16"), dense((3, 11), "f16"), dense((11,), "f16")),
+    "bf16": case(add, np.add, dense((3, 11), "bf16"), dense((3, 11), "bf16"), dense((11,), "bf16")),
+    "f16 to f32": case(
+        cast(arith.ExtFOp, f32), lambda a: a.astype(np.float32), dense((50,)), dense((50,), "f16")
+    ),
+    "f32 to bf16": case(
+        cast(arith.TruncFOp, bf16), lambda a: a.astype(ml_dtypes.bfloat16), dense((50,), "bf16"), dense((50,))
+    ),
     "i8": case(binary(arith.AddiOp), np.add, dense((3, 71), "i8"), dense((3, 71), "i8"), dense((3, 1), "i8")),
     "ui8": case(
         binary(arith.MaxUIOp), np.maximum, dense((3, 71), "ui8"), dense((3, 71), "ui8"), dense((71,), "ui8")
@@ -196,7 +203,10 @@ def test_against_numpy(isa, run):
     calls = [(c.kernel(), [values_for(b, i) for i, b in enumerate(c.inputs)]) for c in CASES.values()]
     with np.errstate(all="ignore"):
         for (name, c), (_, arrays), got in zip(CASES.items(), calls, run(calls, isa), strict=True):
-            np.testing.assert_array_equal(got, c.expected(*arrays), err_msg=name)
+            want = c.expected(*arrays)
+            if got.dtype == ml_dtypes.bfloat16:
+                got, want = got.astype(np.float32), want.astype(np.float32)
+            np.testing.assert_array_equal(got, want, err_msg=name)
 
 
 @pytest.mark.parametrize("position", [0, 1])
@@ -223,6 +233,8 @@ COPIES = [
     (dense((2, 3, 20, 20)), channels_last(2, 3, 20, 20)),
     (channels_last(2, 3, 20, 20), dense((2, 3, 20, 20))),
     (channels_last(1, 2, 5, 5), dense((1, 2, 5, 5))),
+    (channels_last(1, 12, 5, 5), dense((1, 12, 5, 5))),
+    (dense((1, 13, 6, 6)), channels_last(1, 13, 6, 6)),
     (dense((7, 5)), Buffer((7, 5), (-5, -1), "f32")),
     (Buffer((7, 50), (0, -1), "f32"), dense((7, 50))),
     (dense((3, 4, 50)), Buffer((3, 4, 50), (1000, 200, 1), "f32")),

@@ -105,6 +105,10 @@ CASES = [
     make("average", (1, 40, 7, 7), (7, 7)),
     make("average", (1, 12, 7, 7), (3, 3), dtype="f16", pads=(1, 1, 1, 1)),
     make("average", (1, 6, 9), (3,), dilations=(2,), pads=(2, 2), include=True),
+    make("average", (2, 3, 9, 37), (3, 4), strides=(2, 3), pads=(1, 2, 1, 1), include=True, layout=Buffer.contiguous),
+    make("average", (1, 3, 9, 9), (5, 5), pads=(2, 2, 2, 2), ceil=True, layout=Buffer.contiguous),
+    make("max", (1, 3, 5, 7), (1, 7), strides=(1, 2), pads=(0, 3, 0, 3), layout=Buffer.contiguous),
+    make("max", (1, 3, 40), (20,), pads=(10, 10), layout=Buffer.contiguous),
     make("max", (0, 6, 9), (3,)),
 ]  # fmt: skip
 
@@ -195,7 +199,7 @@ def test_epilogue(isa, run, epilogue):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("ceil", "include"), itertools.product((False, True), (False, True)))
+@pytest.mark.parametrize(("ceil", "include"), list(itertools.product((False, True), repeat=2)))
 def test_averages_agree_with_onnx_runtime(run, isa, ceil, include):
     pool = make(
         "average", (1, 20, 8, 9), (3, 2), strides=(2, 2), pads=(1, 0, 1, 1), ceil=ceil, include=include

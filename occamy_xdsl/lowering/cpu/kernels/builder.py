@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias, cast
+from typing import Concatenate, TypeAlias, cast
 
 from xdsl.dialects import arith, func, math, memref, scf, vector
 from xdsl.dialects.builtin import (
@@ -19,10 +19,14 @@ from xdsl.dialects.builtin import (
     IntegerType,
     StringAttr,
     VectorType,
+    bf16,
+    f16,
     f32,
     f64,
     i1,
     i8,
+    i16,
+    i32,
     i64,
 )
 from xdsl.dialects.utils import FastMathFlag
@@ -109,6 +113,7 @@ class Index:
 
 IndexLike: TypeAlias = Index | int
 Body: TypeAlias = Callable[..., Sequence[SSAValue] | None]
+LoopBody: TypeAlias = Callable[Concatenate[IndexLike, ...], Sequence[SSAValue] | None]
 ConstantKey: TypeAlias = tuple[Hashable, ...]
 ConstantAttribute: TypeAlias = IntegerAttr | FloatAttr | DenseIntOrFPElementsAttr
 
@@ -167,6 +172,13 @@ class KernelBuilder:
             self._function.attributes["passthrough"] = ArrayAttr(settings)
         self.views = tuple(self._flatten(a, b) for a, b in zip(self._entry.args, arguments, strict=True))
         """The arguments, in the order of `kernel.arguments`."""
+
+    def stack(self, elements: int, dtype: str) -> View:
+        """Scratch on the stack for the whole function; its contents are undefined."""
+        buffer = Buffer.contiguous((elements,), dtype)
+        op = memref.AllocaOp.get(buffer.element_type, alignment=64, shape=[elements])
+        self._prologue.append(op)
+        return View(op.memref, buffer)
 
     def _flatten(self, argument: SSAValue, buffer: Buffer) -> View:
         extent = buffer.extent
@@ -232,7 +244,7 @@ class KernelBuilder:
         self._block = outer
 
     def for_(
-        self, lo: IndexLike, hi: IndexLike, step: int, body: Body, inits: Sequence[SSAValue] = ()
+        self, lo: IndexLike, hi: IndexLike, step: int, body: LoopBody, inits: Sequence[SSAValue] = ()
     ) -> Sequence[SSAValue]:
         """
         `for i in range(lo, hi, step)`: `body(i, *carried)` returns the next carried values, if there are any.
@@ -427,10 +439,30 @@ class KernelBuilder:
         if from_float:
             if from_bits == to_bits:  # f16 and bf16
                 return self.convert(self.convert(value, source, "f32"), "f32", target)
+            if to_type == bf16:
+                return self._round_to_bf16(self.convert(value, source, "f32"))
             return self.emit((arith.ExtFOp if from_bits < to_bits else arith.TruncFOp)(value, type_))
         if from_bits < to_bits:
             return self.emit((vector_ops.ExtSIOp if signed else vector_ops.ExtUIOp)(value, type_))
         return value if from_bits == to_bits else self.emit(vector_ops.TruncIOp(value, type_))
+
+    def _round_to_bf16(self, value: SSAValue) -> SSAValue:
+        """
+        The nearest bf16 to an f32, ties to even, by integer arithmetic.
+
+        Without an instruction for it, LLVM would call a function that not every C runtime has.
+        """
+        lanes = vector_ops.lanes_of(value)
+        bits = self.emit(arith.BitcastOp(value, vector_type(i32, lanes)))
+        sixteen, one, half, quiet = (self.constant(n, i32, lanes) for n in (16, 1, 0x7FFF, 0x40))
+        high = self.emit(arith.ShRUIOp(bits, sixteen))
+        odd = self.emit(arith.AndIOp(high, one))
+        rounded = self.emit(arith.AddiOp(self.emit(arith.AddiOp(bits, half)), odd))
+        rounded = self.emit(arith.ShRUIOp(rounded, sixteen))
+        is_nan = self.compare_values("uno", value, value)
+        rounded = self.select(is_nan, self.emit(arith.OrIOp(high, quiet)), rounded)
+        half_word = self.emit(vector_ops.TruncIOp(rounded, vector_type(i16, lanes)))
+        return self.emit(arith.BitcastOp(half_word, vector_type(bf16, lanes)))
 
     def compare_values(self, predicate: str, a: SSAValue, b: SSAValue) -> SSAValue:
         """Lane by lane: a float predicate (oeq, olt, uno, ...) or an integer one (eq, slt, ult, ...)."""
@@ -464,41 +496,62 @@ class KernelBuilder:
         The scalar arith and math ops of `block` on `arguments`; returns the operands of its terminator.
 
         If an argument is a vector, so is the work: all vector arguments have the same number of lanes,
-        scalars are broadcast, and the functions of `vector_math` take the place of calls to libm.
+        scalars are broadcast, and the functions of `vector_math` take the place of calls to libm. 16-bit
+        floats are computed in f32 and rounded once, at the end.
         """
         lanes = next((n for n in map(vector_ops.lanes_of, arguments) if n is not None), None)
         values: dict[SSAValue, SSAValue] = {
-            a: self.splat(b, lanes) for a, b in zip(block.args, arguments, strict=True)
+            a: self._widened(self.splat(b, lanes)) for a, b in zip(block.args, arguments, strict=True)
         }
         terminator = block.last_op
         assert terminator is not None
         for op in block.ops:
             if op is not terminator:
-                values[op.results[0]] = self._inline_op(
-                    op, [values[operand] for operand in op.operands], lanes
-                )
-        return [values[operand] for operand in terminator.operands]
+                operands = [values[operand] for operand in op.operands]
+                values[op.results[0]] = self._inline_op(op, operands, lanes)
+        return [self._narrowed(values[operand], operand.type) for operand in terminator.operands]
+
+    def _widened(self, value: SSAValue) -> SSAValue:
+        """A 16-bit float as f32, any other value as it is."""
+        type = element_type(value)
+        return self.convert(value, str(type), "f32") if type in (f16, bf16) else value
+
+    def _narrowed(self, value: SSAValue, scalar: Attribute) -> SSAValue:
+        """The inverse of `_widened`, for a value that stands for one of type `scalar`."""
+        return self.convert(value, "f32", str(scalar)) if scalar in (f16, bf16) else value
 
     def _inline_op(self, op: Operation, operands: Sequence[SSAValue], lanes: int | None) -> SSAValue:
         assert len(op.results) == 1
         assert not op.regions
+        scalar = op.results[0].type
+        wide = f32 if scalar in (f16, bf16) else scalar
         if isinstance(op, arith.ConstantOp):
             assert isinstance(op.value, IntegerAttr | FloatAttr)
-            return self.constant(op.value.value.data, op.result.type, lanes)
-        expansion = vector_math.EXPANSIONS.get(op.name)
-        if expansion is not None and all(element_type(operand) == f32 for operand in operands):
-            return expansion(self, *operands)
-        if isinstance(op, math.PowFOp) and isinstance(constant := op.rhs.owner, arith.ConstantOp):
-            exponent = constant.value
-            assert isinstance(exponent, FloatAttr)
-            power = (
-                vector_math.power(self, operands[0], exponent.value.data) if op.result.type == f32 else None
-            )
-            if power is not None:
-                return power
+            return self.constant(op.value.value.data, wide, lanes)
+        if isinstance(op, arith.BitcastOp):
+            value = self._narrowed(operands[0], op.input.type)
+            return self._widened(self.emit(arith.BitcastOp(value, vector_type(scalar, lanes))))
+        if isinstance(op, arith.ExtFOp | arith.TruncFOp) and element_type(operands[0]) == wide:
+            return operands[0]
+        expanded = self._expand(op, operands)
+        if expanded is not None:
+            return expanded
         assert isinstance(op, IRDLOperation)
         form = vector_ops.VECTOR_FORMS.get(op.name, type(op))
         known = form.get_irdl_definition().properties
         properties = {name: value for name, value in op.properties.items() if name in known}
-        result_types = [vector_type(op.results[0].type, lanes)]
+        result_types = [vector_type(wide, lanes)]
         return self.emit(form.create(operands=operands, result_types=result_types, properties=properties))
+
+    def _expand(self, op: Operation, operands: Sequence[SSAValue]) -> SSAValue | None:
+        """A function of the math dialect in the ops of `vector_math`, None where the op stays as it is."""
+        if any(element_type(operand) != f32 for operand in operands):
+            return None
+        expansion = vector_math.EXPANSIONS.get(op.name)
+        if expansion is not None:
+            return expansion(self, *operands)
+        if isinstance(op, math.PowFOp) and isinstance(constant := op.rhs.owner, arith.ConstantOp):
+            exponent = constant.value
+            assert isinstance(exponent, FloatAttr)
+            return vector_math.power(self, operands[0], exponent.value.data)
+        return None

@@ -41,7 +41,6 @@ class Elementwise(Kernel):
 
     @property
     def may_alias(self) -> tuple[int, ...]:
-        """Arguments that may lie in the memory of the output."""
         wanted = self.output.strides, self.output.element_bytes
         return tuple(i for i, b in enumerate(self.inputs) if (b.strides, b.element_bytes) == wanted)
 

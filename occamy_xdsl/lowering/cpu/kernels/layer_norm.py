@@ -43,7 +43,6 @@ class LayerNorm(Kernel):
 
     @property
     def may_alias(self) -> tuple[int, ...]:
-        """Arguments that may lie in the memory of the output."""
         return (0,) if self.input.strides == self.output.strides else ()
 
     def build(self, isa: Isa) -> FuncOp:

@@ -1,6 +1,6 @@
 """The inside of matrix-multiply-like kernels: a tile of sums in registers, from the products to the store."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerType
@@ -8,6 +8,7 @@ from xdsl.ir import SSAValue
 
 from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder, View, element_type
 from occamy_xdsl.lowering.cpu.kernels.spec import Epilogue
+from occamy_xdsl.lowering.cpu.kernels.vector_math import EXPANSIONS
 
 
 def sum_dtype(output: str) -> str:
@@ -75,24 +76,49 @@ def store_tile(
     """
     vectors = len(sums) // rows
     output, *extras = views
+    dtype = output.buffer.dtype
+    values = [k.convert(value, sum_dtype(dtype), dtype) for value in sums]
+
+    def store(i: IndexLike, j: int, value: SSAValue, extra: Callable[[int], SSAValue]) -> None:
+        if epilogue is not None:
+            (value,) = k.inline(epilogue.block, [value, *(extra(e) for e in range(len(extras)))])
+        position = at[0] + i * row_strides[0] + j * lanes * lane_strides[0]
+        k.store(value, output, position, valid=valid - j * lanes, stride=lane_strides[0])
+
+    def load(e: int, i: IndexLike, j: int) -> SSAValue:
+        position = at[e + 1] + i * row_strides[e + 1] + j * lanes * lane_strides[e + 1]
+        return k.load(extras[e], position, lanes, valid=valid - j * lanes, stride=lane_strides[e + 1])
+
+    if epilogue is not None and rows > 1 and code_size(epilogue) * rows > MAX_UNROLLED:
+        # One copy of the code a column of vectors instead of one a vector.
+        scratch = k.stack(len(values) * lanes, dtype)
+        for n, value in enumerate(values):
+            k.store(value, scratch, n * lanes)
+
+        def row(i: IndexLike) -> None:
+            for j in range(vectors):
+                value = k.load(scratch, i * (vectors * lanes) + j * lanes, lanes)
+                store(i, j, value, lambda e, i=i, j=j: load(e, i, j))
+
+        k.for_(0, rows, 1, row)
+        return
     loaded: dict[tuple[int, int, int], SSAValue] = {}
 
     def extra(e: int, i: int, j: int) -> SSAValue:
-        row_stride, lane_stride = row_strides[e + 1], lane_strides[e + 1]
-        offset = (i * row_stride, j * lanes * lane_stride)
-        key = (e, *offset)
+        key = e, i * row_strides[e + 1], j * lane_strides[e + 1]
         if key not in loaded:
-            loaded[key] = k.load(
-                extras[e], at[e + 1] + sum(offset), lanes, valid=valid - j * lanes, stride=lane_stride
-            )
+            loaded[key] = load(e, i, j)
         return loaded[key]
 
     for i in range(rows):
         for j in range(vectors):
-            dtype = output.buffer.dtype
-            value = k.convert(sums[i * vectors + j], sum_dtype(dtype), dtype)
-            if epilogue is not None:
-                arguments = [value, *(extra(e, i, j) for e in range(len(extras)))]
-                (value,) = k.inline(epilogue.block, arguments)
-            position = at[0] + (i * row_strides[0] + j * lanes * lane_strides[0])
-            k.store(value, output, position, valid=valid - j * lanes, stride=lane_strides[0])
+            store(i, j, values[i * vectors + j], lambda e, i=i, j=j: extra(e, i, j))
+
+
+MAX_UNROLLED = 48
+"""Vector instructions up to which an epilogue is repeated for every row of a tile."""
+
+
+def code_size(epilogue: Epilogue) -> int:
+    """About how many vector instructions an epilogue takes."""
+    return sum(20 if op.name in EXPANSIONS else 1 for op in epilogue.block.ops)

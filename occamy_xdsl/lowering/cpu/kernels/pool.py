@@ -15,10 +15,13 @@ from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
 from occamy_xdsl.lowering.cpu.kernels.conv import Window
 from occamy_xdsl.lowering.cpu.kernels.reduction import combine, compute_dtype, is_float, neutral
 from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.strided import load_lanes, shuffle
 from occamy_xdsl.lowering.toolchain import Isa
 
 MAX_VECTORS = 4
 """Vectors of channels that are pooled together, to share the loops over the window."""
+MAX_EDGE_TAPS = 16
+"""Widest kernel of which the code for windows that reach over an end is unrolled."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,11 @@ class Pool(Kernel):
         return self.input, *extras, self.output, *indices
 
     @property
+    def may_alias(self) -> tuple[int, ...]:
+        extras = self.epilogue.extras if self.epilogue else ()
+        return tuple(i for i, b in enumerate(extras, 1) if b.strides == self.output.strides)
+
+    @property
     def dtype(self) -> str:
         """The dtype of partial results."""
         return compute_dtype(self.input.dtype)
@@ -70,7 +78,7 @@ class Pool(Kernel):
                 stride=self.strides[d],
                 dilation=self.dilations[d],
                 pad=self.pads[d],
-                input_stride=self.input.strides[2 + d],
+                input_strides=(self.input.strides[2 + d],),
                 result_strides=tuple(b.strides[2 + d] for b in self.arguments[1:]),
             )
             for d in range(len(self.kernel))
@@ -80,7 +88,7 @@ class Pool(Kernel):
     def padded_windows(self) -> list[Window]:
         """The same with the padding as part of the input, from which only an overhang is left out."""
         return [
-            Window(w.output, w.input + w.pad + end, w.kernel, w.stride, w.dilation, 0, 0, ())
+            Window(w.output, w.input + w.pad + end, w.kernel, w.stride, w.dilation, 0, (0,), ())
             for w, end in zip(self.windows, self.pads[len(self.kernel) :], strict=True)
         ]
 
@@ -120,6 +128,7 @@ class _PoolNest:
         self.over_channels = pool.input.strides[1] == 1 or not self.windows or pool.input.strides[-1] != 1
         widest = max(b.element_bytes for b in pool.arguments)
         self.lanes = k.isa.lanes(max(widest, STORAGE_TYPES[pool.dtype].size))
+        self.vector_edges = pool.indices is None and all(w.kernel <= MAX_EDGE_TAPS for w in self.windows[-1:])
         self.images = tuple(b.strides[0] for b in pool.arguments)
         self.channels = tuple(b.strides[1] for b in pool.arguments)
 
@@ -146,9 +155,13 @@ class _PoolNest:
             return
         window = self.windows[d]
 
-        def one(o: IndexLike, interior: bool, lanes: int | None = None, valid: int = 1) -> None:
+        def one(
+            o: IndexLike, interior: bool, lanes: int | None = None, valid: int = 1, edge: int | None = None
+        ) -> None:
             bounds = (0, window.kernel) if interior else window.kernel_range(self.k, o)
-            moved = at.moved(o * window.step - window.pad * window.input_stride, window.result_strides, o)
+            moved = at.moved(
+                o * window.steps[0] - window.pad * window.input_strides[0], window.result_strides, o
+            )
             here = _Place(
                 moved.input,
                 moved.results,
@@ -159,21 +172,27 @@ class _PoolNest:
             if self.over_channels or d < len(self.windows) - 1:
                 self.spatial(d + 1, here, plane)
             else:
-                self.results([here], lanes, valid, window.step, window.result_strides, plane, window.stride)
+                self.results(
+                    [here], lanes, valid, window.steps[0], window.result_strides, plane, window.stride, edge
+                )
 
         inner = window.interior
-        if not inner or d < len(self.windows) - 1:
+        if d < len(self.windows) - 1:
             self.k.for_(0, window.output, 1, lambda o: one(o, len(inner) == window.output))
-            return
-        self.k.for_(0, inner.start, 1, lambda o: one(o, False))
-        if self.over_channels:
+        elif self.over_channels or not self.vector_edges:
+            self.k.for_(0, inner.start, 1, lambda o: one(o, False))
             self.k.for_(inner.start, inner.stop, 1, lambda o: one(o, True))
+            self.k.for_(max(inner.stop, inner.start), window.output, 1, lambda o: one(o, False))
         else:
-            whole = inner.stop - len(inner) % self.lanes
-            self.k.for_(inner.start, whole, self.lanes, lambda o: one(o, True, self.lanes, self.lanes))
-            if whole < inner.stop:
-                one(whole, True, self.lanes, inner.stop - whole)
-        self.k.for_(inner.stop, window.output, 1, lambda o: one(o, False))
+            blocks = {o: min(self.lanes, window.output - o) for o in range(0, window.output, self.lanes)}
+            inside = [o for o, valid in blocks.items() if o in inner and o + valid - 1 in inner]
+            whole = [o for o in inside if blocks[o] == self.lanes]
+            if whole:
+                stop = whole[-1] + self.lanes
+                self.k.for_(whole[0], stop, self.lanes, lambda o: one(o, True, self.lanes, self.lanes))
+            for o, valid in blocks.items():
+                if o not in whole:
+                    one(o, True, self.lanes, valid, None if o in inside else o)
 
     def over_channel_vectors(self, at: _Place, plane: IndexLike) -> None:
         channels, lanes = self.pool.input.shape[1], self.lanes
@@ -200,15 +219,18 @@ class _PoolNest:
         result_steps: Sequence[int],
         plane: IndexLike,
         position_step: int | None,
+        edge: int | None = None,
     ) -> None:
         """
         The results at `places`, scalars if `lanes` is None.
 
         Neighbouring lanes are `step` elements apart in the input and `result_steps` in the other arguments;
-        in the order of `indices` they are `position_step` apart, or one plane if that is None.
+        in the order of `indices` they are `position_step` apart, or one plane if that is None. `edge` is
+        the position of lane 0 in the last dimension, static, where some lanes' windows reach over its ends.
         """
         k, pool, first = self.k, self.pool, places[0]
         element = STORAGE_TYPES[pool.dtype]
+        kind = "max" if pool.kind == "max" else "sum"
         start = k.constant(0 if pool.kind == "average" else neutral("max", pool.dtype), element, lanes)
         carried: list[SSAValue] = [start] * len(places)
         if pool.indices is not None:
@@ -218,7 +240,7 @@ class _PoolNest:
             carried += [self._position(position, lanes)] * len(places)
 
         def load(place: _Place, distance: IndexLike) -> SSAValue:
-            value = k.load(k.views[0], place.input + distance, lanes, valid=valid, stride=step)
+            value = load_lanes(k, k.views[0], place.input + distance, lanes, valid, step)
             return k.convert(value, pool.input.dtype, pool.dtype)
 
         def tap(
@@ -227,15 +249,22 @@ class _PoolNest:
             if d == len(self.windows):
                 values = [load(place, distance) for place in places]
                 if pool.indices is None:
-                    kind = "max" if pool.kind == "max" else "sum"
                     return [combine(k, kind, pool.dtype, a, b) for a, b in zip(carried, values, strict=True)]
                 return self._arg_max(carried, values, self._position(first.position + position, lanes))
             window, (low, high) = self.windows[d], first.bounds[d]
+            if edge is not None and d == len(self.windows) - 1:
+                for tap_number in range(window.kernel):
+                    inside = [n for n in range(valid) if window.is_valid(edge + n, tap_number)]
+                    if inside:
+                        at = first.input + distance + tap_number * window.dilation * window.input_strides[0]
+                        value = self._partial(at, inside, start)
+                        carried = [combine(k, kind, pool.dtype, carried[0], value)]
+                return carried
 
             def body(i: IndexLike, *carried: SSAValue) -> Sequence[SSAValue]:
                 return tap(
                     d + 1,
-                    distance + i * (window.dilation * window.input_stride),
+                    distance + i * (window.dilation * window.input_strides[0]),
                     position + i * (window.dilation * self.weights[d]),
                     carried,
                 )
@@ -243,7 +272,7 @@ class _PoolNest:
             return k.for_(low, high, 1, body, carried)
 
         totals = list(tap(0, 0, 0, carried))
-        divisor = self._divisor(first, lanes) if pool.kind == "average" else None
+        divisor = self._divisor(first, lanes, edge) if pool.kind == "average" else None
         *others, output = range(len(pool.arguments) - 1 - (pool.indices is not None))
         for v, (place, total) in enumerate(zip(places, totals, strict=False)):
             value = total if divisor is None else k.emit(arith.DivfOp(total, divisor))
@@ -264,16 +293,36 @@ class _PoolNest:
                 )
                 k.store(index, k.views[-1], place.results[-1], valid=valid, stride=result_steps[-1])
 
-    def _divisor(self, place: _Place, lanes: int | None) -> SSAValue:
+    def _partial(self, at: IndexLike, inside: Sequence[int], neutral: SSAValue) -> SSAValue:
+        """Elements for the lanes `inside`, which are neighbours, and `neutral` for the others."""
+        k, pool, step = self.k, self.pool, self.windows[-1].steps[0]
+        low, valid = inside[0], len(inside)
+        value = load_lanes(k, k.views[0], at + low * step, self.lanes, valid, step)
+        value = k.convert(value, pool.input.dtype, pool.dtype)
+        lanes = [self.lanes + lane - low if lane in inside else lane for lane in range(self.lanes)]
+        return shuffle(k, neutral, value, lanes)
+
+    def _divisor(self, place: _Place, lanes: int | None, edge: int | None) -> SSAValue:
         """The number of elements that count, in the form of partial results."""
         k, dtype = self.k, self.pool.dtype
+        windows, bounds = self.windows, place.bounds
+        if self.pool.count_include_pad:
+            windows, bounds = self.padded, place.padded
         count: IndexLike = 1
-        for low, high in place.padded if self.pool.count_include_pad else place.bounds:
+        for low, high in bounds if edge is None else bounds[:-1]:
             count = (high - low) * count
         if isinstance(count, int):
-            return k.constant(count, STORAGE_TYPES[dtype], lanes)
-        number = k.convert(k.emit(vector_ops.IndexCastOp(count.value, i64)), "i64", dtype)
-        return k.splat(number, lanes)
+            total = k.constant(count, STORAGE_TYPES[dtype], lanes)
+        else:
+            number = k.emit(vector_ops.IndexCastOp(count.value, i64))
+            total = k.splat(k.convert(number, "i64", dtype), lanes)
+        if edge is None:
+            return total
+        last = windows[-1]
+        counts = [sum(last.is_valid(edge + n, t) for t in range(last.kernel)) for n in range(self.lanes)]
+        type_ = VectorType(i64, [self.lanes])
+        factors = arith.ConstantOp(DenseIntOrFPElementsAttr.from_list(type_, [max(n, 1) for n in counts]))
+        return k.emit(arith.MulfOp(total, k.convert(k.emit(factors), "i64", dtype)))
 
     # --- positions of maxima ---
 

@@ -17,7 +17,7 @@ from xdsl.ir import SSAValue
 
 from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
 from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES
-from occamy_xdsl.lowering.cpu.kernels.strided import Access, Dim, collapse, shuffle
+from occamy_xdsl.lowering.cpu.kernels.strided import Access, Dim, collapse, load_lanes, shuffle
 from occamy_xdsl.lowering.cpu.kernels.vector_ops import lanes_of
 
 Kind = Literal["sum", "prod", "max", "min"]
@@ -213,9 +213,9 @@ class Row:
         return 1 if self.lane_strides is None else self.lane_strides[access]
 
     def load(self, access: int, at: Sequence[IndexLike], valid: int) -> SSAValue:
-        """Elements at positions `at`, as `dtype`; lanes that are not valid are 0."""
+        """Elements at positions `at`, as `dtype`; lanes that are not valid hold anything."""
         view = self.accesses[access].view
-        value = self.k.load(view, at[access], self.lanes, valid=valid, stride=self._stride(access))
+        value = load_lanes(self.k, view, at[access], self.lanes, valid, self._stride(access))
         return self.k.convert(value, view.buffer.dtype, self.dtype)
 
     def store(self, value: SSAValue, access: int, *, dtype: str | None = None) -> None:

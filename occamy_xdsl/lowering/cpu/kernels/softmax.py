@@ -38,7 +38,6 @@ class Softmax(Kernel):
 
     @property
     def may_alias(self) -> tuple[int, ...]:
-        """Arguments that may lie in the memory of the output."""
         return (0,) if self.input.strides == self.output.strides else ()
 
     def build(self, isa: Isa) -> FuncOp:

@@ -20,9 +20,11 @@ from occamy_xdsl.lowering.cpu.kernels.vector_ops import lanes_of
 Compute = Callable[[Sequence[SSAValue]], SSAValue]
 """From the elements of the inputs, scalars or vectors of equal length, to the element of the output."""
 
+CHEAP_STRIDES = (-1, 2, 3, 4)
+"""Elements between lanes for which shuffles of contiguous loads beat a gather."""
 MAX_GROUP = 8
 """Longest dimension that tiles hold whole, next to a vector of another one."""
-MAX_TILE_LANES = 16
+TILE_LANES = (16, 8, 4)
 """Lanes of a vector in a tile that is transposed in registers, which takes as many registers."""
 MAX_UNROLLED_OPS = 256
 """Most scalar ops that the copies of the loop body in one tile may have together."""
@@ -131,6 +133,27 @@ def interleave(k: KernelBuilder, values: Sequence[SSAValue]) -> list[SSAValue]:
     return [select_lanes(k, values, [(row, lane) for lane, row in place]) for place in places]
 
 
+def load_lanes(
+    k: KernelBuilder, view: View, at: IndexLike, lanes: int | None, valid: int, stride: int
+) -> SSAValue:
+    """
+    `k.load`, but elements a few apart, or in reverse, by contiguous loads and shuffles.
+
+    Only memory between the first and the last valid element is read; lanes that are not valid hold anything.
+    """
+    if lanes is None or stride not in CHEAP_STRIDES or view.buffer.dtype == "i1":
+        return k.load(view, at, lanes, valid=valid, stride=stride)
+    step, last = abs(stride), abs(stride) * (valid - 1)
+    start = at if stride > 0 else at - last
+    vectors = [
+        k.load(view, start + first, lanes, valid=min(lanes, last + 1 - first))
+        for first in range(0, last + 1, lanes)
+    ]
+    elements = [min(lane, valid - 1) * step for lane in range(lanes)]
+    places = (divmod(e if stride > 0 else last - e, lanes) for e in elements)
+    return select_lanes(k, vectors, list(places))
+
+
 # --- tiles ------------------------------------------------------------------------------------------------
 
 
@@ -160,23 +183,27 @@ class Tile:
         return "gathered"
 
     def cost(self, dims: Sequence[Dim], ops: int) -> float:
-        """Estimated instructions for each element."""
+        """Estimated instructions for each element; the last access is the output."""
+        accesses = len(dims[0].strides)
         if self.lane_dim is None:
-            return len(dims[0].strides) + ops
-        costs = {
-            "splat": 0.25,
-            "contiguous": 1.0,
-            "grouped": 1.0 + 0.5 * self.rows,
-            "transposed": 1.0 + log2(self.lanes),
-            "gathered": 1.5 * self.lanes,
-        }
+            return accesses + ops
+        size = dims[self.lane_dim].size
+        partial = size % self.lanes / size  # of the lanes, in a vector that is not full
         single = replace(self, row_dim=None, rows=1)
         rest = 0.0 if self.row_dim is None else dims[self.row_dim].size % self.rows / dims[self.row_dim].size
         total = float(ops)
-        for access in range(len(dims[0].strides)):
-            total += (1 - rest) * costs[self.layout(dims, access)]
-            total += rest * costs[single.layout(dims, access)]
-        size = dims[self.lane_dim].size
+        for access in range(accesses):
+            spaced = access < accesses - 1 and dims[self.lane_dim].strides[access] in CHEAP_STRIDES
+            costs = {
+                "splat": 0.25,
+                "contiguous": 1.0,
+                "grouped": 1.0 + 0.5 * self.rows,
+                "transposed": 1.0 + log2(self.lanes),
+                "gathered": 4.0 if spaced else 1.5 * self.lanes,
+            }
+            whole = costs[self.layout(dims, access)]
+            alone = costs[single.layout(dims, access)]
+            total += (1 - rest) * ((1 - partial) * whole + partial * alone) + rest * alone
         return total * ceil(size / self.lanes) / size
 
 
@@ -185,16 +212,16 @@ def choose_tile(dims: Sequence[Dim], lanes: int, ops: int) -> Tile:
     candidates = [Tile()]
     for lane_dim in reversed(range(len(dims))):
         candidates.append(Tile(lane_dim, lanes))
-        square = min(lanes, MAX_TILE_LANES)
-        while square > 1 and square * ops > MAX_UNROLLED_OPS:
-            square //= 2
         for row_dim, dim in enumerate(dims):
             if row_dim == lane_dim:
                 continue
             if dim.size <= MAX_GROUP:
                 candidates.append(Tile(lane_dim, lanes, row_dim, dim.size))
-            if dim.size >= square > 1:
-                candidates.append(Tile(lane_dim, square, row_dim, square))
+            candidates += [
+                Tile(lane_dim, square, row_dim, square)
+                for square in TILE_LANES
+                if square <= min(lanes, dim.size) and square * ops <= MAX_UNROLLED_OPS
+            ]
     return min(candidates, key=lambda tile: tile.cost(dims, ops))
 
 
@@ -222,7 +249,7 @@ def _load(
         case _:
             rows = 1 if row_step == 0 else tile.rows
             values = [
-                k.load(access.view, at + i * row_step, tile.lanes, valid=valid, stride=lane_step)
+                load_lanes(k, access.view, at + i * row_step, tile.lanes, valid, lane_step)
                 for i in range(rows)
             ]
             return values * (tile.rows // rows)

@@ -1,0 +1,62 @@
+# Everything a developer runs, and everything CI runs. `make` alone lists the targets.
+
+PYTHON ?= python3
+JOBS ?= 2
+NET ?= resnet50
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test conformance nets lint format docs docs-check bench-memory lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+venv: $(READY) ## create .venv from requirements.lock
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY) ## compile and run ResNet-50; compare memory, result and time (NET=squeezenet for another)
+	@$(BIN)/python bench/demo.py $(NET)
+
+test: $(READY) ## run all tests: lit, then pytest
+	$(BIN)/lit -q -j $(JOBS) test
+	$(BIN)/python -m pytest -n $(JOBS)
+
+conformance: $(READY) ## run ONNX's backend suite (minutes): counts of passed, failed and refused tests
+	$(BIN)/python bench/conformance.py -j $(JOBS)
+
+nets: $(READY) ## run the networks of the paper at real size against ONNX Runtime (minutes; needs ../shared)
+	$(BIN)/python -m pytest -m slow test/end_to_end/test_paper_nets.py
+
+lint: $(READY) ## ruff, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(READY) ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY) ## regenerate the generated pages of docs/
+	$(BIN)/python docs/generate.py
+
+docs-check: $(READY) ## fail if a generated page is out of date
+	$(BIN)/python docs/generate.py --check
+
+bench-memory: $(READY) ## recompute the table of memory in README.md
+	$(BIN)/python bench/memory.py
+	$(BIN)/python docs/generate.py
+
+lock: $(READY) ## refresh requirements.lock (see CONTRIBUTING.md)
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements.lock pyproject.toml
+
+clean: ## remove everything that is not in the repository, but .venv
+	git clean -fdxq -e $(VENV)

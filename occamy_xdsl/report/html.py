@@ -1,0 +1,164 @@
+"""The memory report as one HTML page without external resources: a map of the pool over time."""
+
+from html import escape
+from string import Template
+from zlib import crc32
+
+from occamy_xdsl.report.memory import MemoryReport, Tensor
+from occamy_xdsl.report.sizes import format_size
+
+WIDTH, HEIGHT = 1000, 420
+"""Size of the memory map in SVG units."""
+
+_LEFT, _BOTTOM = 80, 40
+"""Room for the labels of the axes, in SVG units."""
+
+_PAGE = Template("""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Memory of $model</title>
+</head>
+<body>
+$fragment
+</body>
+</html>
+""")
+
+_FRAGMENT = Template("""\
+<div class="occamy-report">
+<style>
+.occamy-report { font: 14px/1.4 system-ui, sans-serif; color: #222; background: #fff; max-width: 1120px; }
+.occamy-report table { border-collapse: collapse; margin: 0 0 1.5em; }
+.occamy-report th { text-align: left; border-bottom: 1px solid #888; }
+.occamy-report th, .occamy-report td { padding: 2px 12px 2px 0; }
+.occamy-report td.n, .occamy-report th.n { text-align: right; font-variant-numeric: tabular-nums; }
+.occamy-report svg { width: 100%; height: auto; }
+.occamy-report svg text { font-size: 12px; fill: #444; }
+.occamy-report rect.buffer { stroke: #fff; stroke-width: .5; }
+.occamy-report rect.buffer:hover { stroke: #000; stroke-width: 2; }
+</style>
+<h2>$model</h2>
+<p>target $target, memory $memory, planner $planner; peak at node $peak_node</p>
+$totals
+<h3>Pool over time</h3>
+$map
+<h3>After each pass</h3>
+$passes
+<h3>Live at the peak</h3>
+$peak
+</div>
+""")
+
+
+def page(report: MemoryReport) -> str:
+    """A complete document."""
+    return _PAGE.substitute(model=escape(report.model), fragment=fragment(report))
+
+
+def fragment(report: MemoryReport) -> str:
+    """The content of the page, to be put into another one."""
+    totals = (
+        ("pool", report.pool_bytes),
+        ("max-live: the lower bound of any pool", report.max_live_bytes),
+        ("largest workspace, part of the pool", report.workspace_bytes),
+        ("all buffers, if none shared memory", report.sum_bytes),
+        ("weights", report.weights_bytes),
+        ("inputs and outputs of the caller", report.io_bytes),
+    )
+    return _FRAGMENT.substitute(
+        model=escape(report.model),
+        target=escape(report.target),
+        memory=escape(report.memory),
+        planner=escape(report.planner),
+        peak_node=escape(report.peak_node),
+        totals=_table(("", "", "bytes"), [(name, format_size(size), f"{size:,}") for name, size in totals]),
+        map=memory_map(report),
+        passes=_table(
+            ("pass", "", "max-live bytes"),
+            [(p.name, format_size(p.max_live_bytes), f"{p.max_live_bytes:,}") for p in report.passes],
+        ),
+        peak=_table(
+            ("buffer", "bytes", "offset", "first", "last", "made by"),
+            [
+                (t.name, f"{t.bytes:,}", "" if t.offset is None else f"{t.offset:,}", t.first, t.last, t.node)
+                for t in report.live_at_peak()
+            ],
+        ),
+    )
+
+
+def memory_map(report: MemoryReport) -> str:
+    """
+    An SVG of the pool: position in time to the right, address upwards, one rectangle a buffer.
+
+    The curve is the sum of bytes live at each position. Buffers outside a pool have no address and are left
+    out.
+    """
+    positions = max(len(report.timeline), 1)
+    most = max(report.pool_bytes, report.max_live_bytes, 1)
+
+    def x(position: float) -> str:
+        return f"{_LEFT + position * WIDTH / positions:.2f}"
+
+    def y(address: float) -> str:
+        return f"{HEIGHT * (1 - address / most) + 10:.2f}"
+
+    parts = [
+        f'<svg viewBox="0 0 {_LEFT + WIDTH + 10} {HEIGHT + 10 + _BOTTOM}" role="img" '
+        f'aria-label="Memory pool over time">'
+    ]
+    parts += [
+        f'<rect class="buffer" x="{x(t.first)}" y="{y(t.offset + t.bytes)}" '
+        f'width="{(t.last + 1 - t.first) * WIDTH / positions:.2f}" height="{t.bytes * HEIGHT / most:.2f}" '
+        f'fill="{_colour(t)}"><title>{escape(_describe(t))}</title></rect>'
+        for t in report.tensors
+        if t.offset is not None and t.bytes and t.kind != "view"
+    ]
+    points = [
+        f"{x(position + side)},{y(size)}" for position, size in enumerate(report.timeline) for side in (0, 1)
+    ]
+    parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="#000" stroke-width="1.2"/>')
+    parts += [
+        f'<line x1="{_LEFT}" x2="{_LEFT + WIDTH}" y1="{y(0)}" y2="{y(0)}" stroke="#888"/>',
+        f'<line x1="{_LEFT}" x2="{_LEFT}" y1="{y(0)}" y2="{y(most)}" stroke="#888"/>',
+    ]
+    parts += [
+        f'<text x="{_LEFT - 6}" y="{y(most * i / 4)}" dy="4" text-anchor="end">{format_size(most * i // 4)}</text>'
+        for i in range(5)
+    ]
+    parts += [
+        f'<text x="{x(positions * i // 4)}" y="{HEIGHT + 28}" text-anchor="middle">{positions * i // 4}</text>'
+        for i in range(5)
+    ]
+    parts.append(
+        f'<text x="{x(report.peak_position + 0.5)}" y="{HEIGHT + 44}" text-anchor="middle">peak: '
+        f"{escape(report.peak_node)}</text>"
+    )
+    return "\n".join([*parts, "</svg>"])
+
+
+def _colour(tensor: Tensor) -> str:
+    """A colour of the node's own, the same in every report."""
+    hue = crc32(tensor.node.encode()) % 360
+    return f"hsl({hue} 60% {75 if tensor.kind == 'workspace' else 60}%)"
+
+
+def _describe(t: Tensor) -> str:
+    return f"{t.name} ({t.kind})\nnode {t.node}\n{t.bytes:,} bytes at {t.offset:,}\npositions {t.first} to {t.last}"
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str | int, ...]]) -> str:
+    def cells(tag: str, row: tuple[str | int, ...]) -> str:
+        return "".join(
+            f'<{tag} class="n">{cell}</{tag}>' if _is_number(cell) else f"<{tag}>{escape(str(cell))}</{tag}>"
+            for cell in row
+        )
+
+    lines = [f"<tr>{cells('th', header)}</tr>", *(f"<tr>{cells('td', row)}</tr>" for row in rows)]
+    return "\n".join(["<table>", *lines, "</table>"])
+
+
+def _is_number(cell: str | int) -> bool:
+    return str(cell).replace(",", "").isdigit()

@@ -1,0 +1,259 @@
+"""Puts the simulated libraries in the place of NVIDIA's, and watches a program that uses them."""
+
+import atexit
+import ctypes
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+from xdsl.dialects.builtin import f32, f64, i32, i64
+from xdsl.ir import Attribute
+
+from occamy_xdsl.errors import UsageError
+from occamy_xdsl.lowering.cuda import stubs
+from occamy_xdsl.lowering.cuda.api import CONSTANTS, FUNCTIONS, Function, llvm_type
+from occamy_xdsl.lowering.host import PTR
+from occamy_xdsl.simulator import host_memory
+from occamy_xdsl.simulator.cublas import Cublas
+from occamy_xdsl.simulator.cudart import CudaRuntime
+from occamy_xdsl.simulator.cudnn import Cudnn
+from occamy_xdsl.simulator.cudnn_model import WorkspaceModel, default_workspace_bytes
+from occamy_xdsl.simulator.device import Device
+from occamy_xdsl.simulator.driver import CudaDriver
+from occamy_xdsl.simulator.faults import FaultError, RefusalError, SimulationError, Violation
+from occamy_xdsl.simulator.report import KernelReport, Report
+from occamy_xdsl.simulator.trace import HOST, Trace
+
+_CTYPES: Mapping[Attribute, Any] = {
+    PTR: ctypes.c_void_p,
+    i32: ctypes.c_int32,
+    i64: ctypes.c_int64,
+    f32: ctypes.c_float,
+    f64: ctypes.c_double,
+}
+_FAULT_STATUS = {
+    "cudart": CONSTANTS["cudaErrorInvalidValue"],
+    "cuda": CONSTANTS["CUDA_ERROR_INVALID_VALUE"],
+    "cudnn": CONSTANTS["CUDNN_STATUS_BAD_PARAM"],
+    "cublas": CONSTANTS["CUBLAS_STATUS_INVALID_VALUE"],
+}
+_STATUS_PREFIXES = {
+    "cudart": "cudaError",
+    "cuda": "CUDA_ERROR_",
+    "cudnn": "CUDNN_STATUS_",
+    "cublas": "CUBLAS_STATUS_",
+}
+
+
+@cache
+def _stub_libraries() -> dict[str, ctypes.CDLL]:
+    """The stubs, built once and loaded for the life of the process: what is loaded later binds to them."""
+    folder = Path(tempfile.mkdtemp(prefix="occamy-simulator-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    paths = stubs.write_stubs(folder)
+    libraries = {name: ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL) for name, path in paths.items()}
+    for name, function in FUNCTIONS.items():
+        entry = getattr(libraries[function.library], name)
+        entry.restype = _CTYPES[llvm_type(function.result)]
+        entry.argtypes = [_CTYPES[p.llvm_type] for p in function.parameters]
+    return libraries
+
+
+class _ErrorTexts:
+    """The functions that turn a status into text."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, ctypes.Array[ctypes.c_char]] = {}
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The functions of all libraries by name."""
+        found: dict[str, Callable[..., Any]] = {"cudaGetLastError": lambda: 0}
+        for name, library in (
+            ("cudaGetErrorName", "cudart"),
+            ("cudaGetErrorString", "cudart"),
+            ("cudnnGetErrorString", "cudnn"),
+            ("cublasGetStatusString", "cublas"),
+        ):
+            found[name] = partial(self._address, library)
+        for name in ("cuGetErrorName", "cuGetErrorString"):
+            found[name] = self._write_address
+        return found
+
+    def _write_address(self, status: int, result: int | None) -> None:
+        host_memory.write_result(result, self._address("cuda", status))
+
+    def _address(self, library: str, status: int) -> int:
+        prefix = _STATUS_PREFIXES[library]
+        names = [n for n, value in CONSTANTS.items() if value == status and n.startswith(prefix)]
+        success = {"cudart": "cudaSuccess", "cuda": "CUDA_SUCCESS"}.get(library, prefix + "SUCCESS")
+        text = success if status == 0 else names[0] if names else f"{prefix}{status}"
+        buffer = self._texts.setdefault(text, ctypes.create_string_buffer(text.encode()))
+        return ctypes.addressof(buffer)
+
+
+class Simulator:
+    """
+    Runs a program for CUDA, in this process, without a GPU.
+
+    ::
+
+        with Simulator() as simulator:
+            library = simulator.load(path)
+            library.occamy_create(...)
+        print(simulator.report())
+
+    Leaving the block raises SimulationError if the program broke a rule or left something behind, unless
+    `strict` is false; `violations` has the list. Only one simulator can be active at a time, and the program
+    must not have NVIDIA's libraries loaded. Nothing here says how fast the program is.
+
+    `architecture` is the device's, for example `sm_90`; `capacity` its memory in bytes; `workspace_bytes`
+    answers how much workspace a convolution algorithm needs; `fail` is (n, status): the n-th call that
+    returns a status, from 1, does nothing and returns that one. `parameters_end_with_null` says that arrays of
+    kernel parameters end with a null pointer, as those of generated code do, so that their number is known.
+    """
+
+    _active: ClassVar["Simulator | None"] = None
+
+    def __init__(
+        self,
+        *,
+        architecture: str = "sm_90",
+        capacity: int = 1 << 34,
+        workspace_bytes: WorkspaceModel = default_workspace_bytes,
+        fail: tuple[int, int] | None = None,
+        parameters_end_with_null: bool = True,
+        strict: bool = True,
+    ):
+        self._device = Device(capacity, int(architecture.removeprefix("sm_")))
+        self._runtime = CudaRuntime(self._device)
+        self._implementations: dict[str, Callable[..., Any]] = {
+            **self._runtime.functions(),
+            **CudaDriver(self._device, parameters_end_with_null=parameters_end_with_null).functions(),
+            **Cudnn(self._device, workspace_bytes).functions(),
+            **Cublas(self._device).functions(),
+            **_ErrorTexts().functions(),
+        }
+        self._fail = fail
+        self._strict = strict
+        self._callbacks: dict[str, Any] = {}
+        self._errors: list[BaseException] = []
+        self._refusals: list[str] = []
+        self._allocations = 0
+        self.calls: list[str] = []
+        """Names of the calls that return a status, in order."""
+
+    @property
+    def trace(self) -> Trace:
+        """All calls and all work of the streams, in order."""
+        return self._device.trace
+
+    @property
+    def violations(self) -> list[Violation]:
+        """What the program did wrong so far; what it left behind is added when the simulation ends."""
+        return self._device.violations
+
+    def write_trace(self, path: Path) -> None:
+        """Write the trace for chrome://tracing or Perfetto."""
+        self.trace.write(path)
+
+    # --- life ---
+
+    def __enter__(self) -> "Simulator":
+        if Simulator._active is not None:
+            raise UsageError("a simulation is already running in this process")
+        libraries = _stub_libraries()
+        Simulator._active = self
+        for name, function in FUNCTIONS.items():
+            result = _CTYPES[llvm_type(function.result)]
+            prototype = ctypes.CFUNCTYPE(result, *(_CTYPES[p.llvm_type] for p in function.parameters))
+            callback = self._callbacks[name] = prototype(self._server(function))
+            self._hook(libraries, function).value = ctypes.cast(callback, ctypes.c_void_p).value
+        return self
+
+    def __exit__(
+        self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for function in FUNCTIONS.values():
+            self._hook(_stub_libraries(), function).value = None
+        Simulator._active = None
+        for message in [*self._device.leaks(), *self._runtime.leaks()]:
+            self._device.violation(message, ("exit", 0))
+        if error is None and self._errors:
+            raise self._errors[0]
+        if error is None and self._strict and self.violations:
+            raise SimulationError(self.violations)
+
+    @staticmethod
+    def _hook(libraries: Mapping[str, ctypes.CDLL], function: Function) -> ctypes.c_void_p:
+        return ctypes.c_void_p.in_dll(libraries[function.library], stubs.HOOK + function.name)
+
+    def load(self, path: Path) -> ctypes.CDLL:
+        """Load a shared library whose calls of CUDA this simulator serves."""
+        if Simulator._active is not self:
+            raise UsageError("libraries can be loaded only while the simulation runs")
+        return ctypes.CDLL(str(path))
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a CUDA function from Python, as a program would; numbers and ctypes pointers are arguments."""
+        return getattr(_stub_libraries()[FUNCTIONS[name].library], name)(*arguments)
+
+    # --- calls ---
+
+    def _server(self, function: Function) -> Callable[..., Any]:
+        """What is called in the place of a function."""
+        implementation = self._implementations[function.name]
+        name, library = function.name, function.library
+        if not function.returns_status or name in ("cuGetErrorName", "cuGetErrorString", "cudaGetLastError"):
+            return lambda *arguments: implementation(*arguments) or 0
+
+        def serve(*arguments: Any) -> int:
+            self.calls.append(name)
+            number = len(self.calls)
+            self._device.call = name, number
+            self.trace.add(name, HOST, call=number)
+            if self._fail is not None and self._fail[0] == number:
+                return self._fail[1]
+            try:
+                status = implementation(*arguments) or 0
+            except RefusalError as refusal:
+                self._refusals.append(f"call {number}, {name}: {refusal}")
+                return refusal.status
+            except FaultError as fault:
+                self._device.violation(str(fault))
+                return _FAULT_STATUS[library]
+            except Exception as error:
+                # It cannot pass through the calling machine code.
+                self._errors.append(error)
+                return CONSTANTS["cudaErrorUnknown"]
+            if name == "cudaMalloc":
+                self._allocations += 1
+            return status
+
+        return serve
+
+    def report(self) -> Report:
+        """What the program did so far."""
+        kernels = {
+            name: KernelReport(
+                statistics.launches,
+                statistics.blocks,
+                statistics.warp_instructions,
+                sum(access.used_bytes for access in statistics.accesses.values()),
+                sum(access.moved_bytes for access in statistics.accesses.values()),
+            )
+            for name, statistics in self._device.kernels.items()
+        }
+        return Report(
+            calls=dict(Counter(self.calls)),
+            kernels=kernels,
+            copied_bytes=dict(self._device.copied_bytes),
+            allocations=self._allocations,
+            peak_device_bytes=self._device.memory.peak,
+            refusals=tuple(self._refusals),
+            notes=dict(self._device.notes),
+        )

@@ -1,0 +1,108 @@
+"""`occamy compile`: a model to an artefact, or to the program of any stage."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from occamy_xdsl.errors import UsageError
+from occamy_xdsl.tools.options import CompileOptions, Emit, ModelArgument, takes_compile_options
+from occamy_xdsl.tools.output import check_writable, note, progress, write_text
+
+if TYPE_CHECKING:
+    from occamy_xdsl.compiler import Compilation
+    from occamy_xdsl.lowering.cpu.emit import WeightsPlace
+
+SUFFIXES: dict[str, str] = {
+    "onnx": ".onnx.mlir",
+    "dnn": ".dnn.mlir",
+    "mem": ".mem.mlir",
+    "mlir": ".mlir",
+    "llvm": ".ll",
+    "obj": ".o",
+    "lib": ".so",
+    "exe": "",
+    "header": ".h",
+}
+"""What stands in the default name of an output in place of the model's suffix."""
+
+TEXTS = ("onnx", "dnn", "mem", "mlir", "llvm", "header")
+
+
+@takes_compile_options
+def compile(
+    model: ModelArgument,
+    options: CompileOptions,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="The file to write, by default beside the model; - is standard output, for text.",
+        ),
+    ] = None,
+    emit: Annotated[Emit, typer.Option(help="What to make.")] = "lib",
+    weights: Annotated[
+        Literal["embed", "file", "stream"],
+        typer.Option(help="Where the weights are: in the artefact or in OUT.weights beside it."),
+    ] = "embed",
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.json|FILE.html", help="Write the memory report, too.")
+    ] = None,
+) -> None:
+    """Compile a model."""
+    from occamy_xdsl.lowering.cpu.emit import check_weights_place
+
+    if emit == "ptx":
+        raise UsageError("--emit ptx: needs a cuda target")
+    place = check_weights_place(weights)
+    if place != "embed" and emit not in ("obj", "lib", "exe"):
+        raise UsageError(f"--weights {weights}: --emit {emit} holds no weights")
+    if report is not None and report.suffix not in (".json", ".html"):
+        raise UsageError(f"--report {report}: the name must end in .json or .html")
+    options.resolve()
+    stem = Path("model.onnx") if str(model) == "-" else model
+    output = output or stem.with_name(stem.stem + SUFFIXES[emit])
+    if str(output) == "-":
+        if emit not in TEXTS:
+            raise UsageError(f"-o -: --emit {emit} is not text, it needs a file")
+    elif output.absolute() == model.absolute():
+        raise UsageError(f"{output}: the model would be overwritten, choose another -o")
+    else:
+        check_writable(output)
+    if report is not None:
+        check_writable(report)
+    with progress(f"compiling {model}"):
+        compilation = options.compilation(model)
+        text = text_form(compilation, emit) if emit in TEXTS else None
+        if text is None:
+            write_artefact(compilation, emit, output, place)
+        memory = None if report is None else compilation.report()
+    if text is not None:
+        write_text(output, text)
+    if report is not None and memory is not None:
+        write_text(report, memory.to_json() + "\n" if report.suffix == ".json" else memory.to_html())
+    if str(output) != "-":
+        note(f"{output}: written")
+
+
+def text_form(compilation: "Compilation", emit: str) -> str:
+    """The program after a stage, or the C header."""
+    from occamy_xdsl.lowering.cpu import abi
+
+    return abi.header(compilation.signature()) if emit == "header" else compilation.ir(emit)
+
+
+def write_artefact(compilation: "Compilation", emit: str, output: Path, place: "WeightsPlace") -> None:
+    """Writes an object, library or program."""
+    from occamy_xdsl.lowering.cpu import emit as artefacts
+
+    write = {
+        "obj": artefacts.write_object,
+        "lib": artefacts.write_library,
+        "exe": artefacts.write_executable,
+    }[emit]
+    with tempfile.TemporaryDirectory(prefix="occamy-") as folder:
+        write(compilation.compiled(Path(folder)), output, place)

@@ -1,0 +1,195 @@
+"""`occamy run`: a model on given or random inputs."""
+
+import json
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from occamy_xdsl.errors import UsageError
+from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
+from occamy_xdsl.tools.output import check_writable, make_folder, note, progress, replacing, write_text
+
+if TYPE_CHECKING:
+    from occamy_xdsl.runtime.executable import Array, Executable
+
+
+@takes_compile_options
+def run(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="M.onnx|OUT.so",
+            help="A model, or a library made of one; - is a model from standard input.",
+        ),
+    ],
+    options: CompileOptions,
+    input: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=@x.npy|NAME:1x3xf32=1.0|random:SEED", help="Value of an input; may be repeated."
+        ),
+    ] = [],  # noqa: B006  # typer copies it
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each output to DIR/<output>.npy.")
+    ] = None,
+    expect: Annotated[
+        list[str], typer.Option(metavar="NAME=@y.npy", help="What an output must be; exit 1 where it is not.")
+    ] = [],  # noqa: B006
+    rtol: Annotated[float | None, typer.Option(metavar="R", help="Relative tolerance of --expect.")] = None,
+    atol: Annotated[float | None, typer.Option(metavar="A", help="Absolute tolerance of --expect.")] = None,
+    repeat: Annotated[int, typer.Option(metavar="N", min=1, help="Run N times and print timings.")] = 1,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the time of each node.")
+    ] = None,
+    poison: Annotated[
+        bool, typer.Option("--poison", help="Run again with the pool full of NaNs; exit 1 if it shows.")
+    ] = False,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Run a cuda target without a GPU.")] = False,
+) -> None:
+    """Run a model."""
+    from occamy_xdsl.runtime import bind
+
+    if simulate:
+        raise UsageError("--simulate: needs a cuda target, which is not available yet")
+    if (rtol, atol) != (None, None) and not expect:
+        raise UsageError("--rtol and --atol: nothing is compared without --expect")
+    if profile is not None:
+        if is_artefact(model):
+            raise UsageError(f"--profile: needs the model, {model} is compiled already")
+        check_writable(profile)
+    if output is not None:
+        make_folder(output)
+    executable = load(model, options)
+    signature = executable.signature
+    inputs = bind.parse_inputs(input, signature.inputs)
+    expected = bind.parse_expectations(expect, signature.outputs)
+    missing = [spec.name for spec in signature.inputs if spec.name not in inputs]
+    if missing:
+        note(f"random values, seed 0, for: {', '.join(missing)}")
+        inputs |= {
+            spec.name: bind.random_tensor(spec, 0, position)
+            for position, spec in enumerate(signature.inputs)
+            if spec.name in missing
+        }
+    outputs = executable.run(inputs)
+    if profile is not None:
+        write_text(profile, json.dumps(profile_of(executable, inputs, repeat), indent=2) + "\n")
+    if repeat > 1:
+        note(timings(executable, inputs, outputs, repeat))
+    for name, value in outputs.items():
+        print(summary(name, value))
+    if output is not None:
+        save(executable, outputs, output)
+    failed = False
+    for name, want in expected.items():
+        comparison = bind.compare(
+            name,
+            outputs[name],
+            want,
+            bind.RTOL if rtol is None else rtol,
+            bind.ATOL if atol is None else atol,
+        )
+        print(comparison)
+        failed |= not comparison.equal
+    if poison:
+        poisoned = executable.run(inputs, poison=True)
+        changed = [name for name in outputs if outputs[name].tobytes() != poisoned[name].tobytes()]
+        note(f"poison: outputs {'change: ' + ', '.join(changed) if changed else 'are unchanged'}")
+        failed |= bool(changed)
+    if failed:
+        raise typer.Exit(1)
+
+
+def is_artefact(path: Path) -> bool:
+    """Whether a file is compiled code; raises UsageError for compiled code that cannot be opened."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError:
+        return False  # the importer says what is wrong
+    return magic == b"\x7fELF"
+
+
+def load(path: Path, options: CompileOptions) -> "Executable":
+    """The executable of a model or of a compiled library."""
+    from occamy_xdsl.compiler import compile_to_memory
+    from occamy_xdsl.runtime.executable import open_library
+
+    if str(path) == "-" or not is_artefact(path):
+        with progress(f"compiling {path}"):
+            return compile_to_memory(options.compilation(path))
+    if given := options.given():
+        raise UsageError(f"{', '.join(given)}: no effect on {path}, which is compiled already")
+    return open_library(path)
+
+
+def timings(
+    executable: "Executable", inputs: Mapping[str, Any], outputs: Mapping[str, "Array"], repeat: int
+) -> str:
+    """Runs `repeat` times into the same arrays; one line with median, least and 90th percentile."""
+    times = list[float]()
+    for _ in range(repeat):
+        start = time.perf_counter()
+        executable.run(inputs, out=outputs)
+        times.append(1e3 * (time.perf_counter() - start))
+    p90 = sorted(times)[min(len(times) - 1, int(0.9 * len(times)))]
+    return f"{repeat} runs: median {statistics.median(times):.3f} ms, min {min(times):.3f}, p90 {p90:.3f}"
+
+
+def profile_of(executable: "Executable", inputs: Mapping[str, Any], repeat: int) -> dict[str, Any]:
+    """The median time of each kernel call over `repeat` runs, in microseconds, in order of execution."""
+    import numpy as np
+
+    from occamy_xdsl.compiler import Compilation, CompiledExecutable, compile_to_memory
+    from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK
+
+    assert isinstance(executable, CompiledExecutable)
+    original = executable.compilation
+    timed = Compilation(original.model, replace(original.options, profile=True))
+    clocked = compile_to_memory(timed)
+    clocked.run(inputs)
+    times = np.array([clocked.run(inputs)[CLOCK] for _ in range(repeat)])
+    microseconds = 1e6 * times[..., 0] + 1e-3 * times[..., 1]
+    medians = np.median(np.diff(microseconds, axis=1), axis=0)
+    return {
+        "model": original.model.name,
+        "target": original.options.target,
+        "runs": repeat,
+        "total_us": round(float(medians.sum()), 3),
+        "calls": [
+            {"node": node, "kernel": kernel, "us": round(float(us), 3)}
+            for (node, kernel), us in zip(timed.kernels(), medians, strict=True)
+        ],
+    }
+
+
+def summary(name: str, value: "Array") -> str:
+    """Name, type and shape; least, mean and greatest element; the five greatest of a vector."""
+    import numpy as np
+
+    line = f"{name}: {value.dtype.name}[{','.join(map(str, value.shape))}]"
+    if not value.size:
+        return f"{line} empty"
+    wide = value.astype(np.float64)
+    line += f" min {wide.min():.6g} mean {wide.mean():.6g} max {wide.max():.6g}"
+    if value.ndim and value.size == value.shape[-1] and value.size > 5:
+        vector = wide.reshape(-1)
+        top = np.argsort(-vector, kind="stable")[:5]
+        line += "\n  top 5: " + ", ".join(f"[{i}] {vector[i]:.6g}" for i in top)
+    return line
+
+
+def save(executable: "Executable", outputs: Mapping[str, "Array"], folder: Path) -> None:
+    """Writes each output to a .npy file in `folder`."""
+    import numpy as np
+
+    from occamy_xdsl.lowering.signature import file_names
+
+    for file, value in zip(file_names(executable.signature.outputs), outputs.values(), strict=True):
+        with replacing(folder / file) as temporary:
+            np.save(temporary, value, allow_pickle=False)

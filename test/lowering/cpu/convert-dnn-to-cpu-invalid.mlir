@@ -1,0 +1,14 @@
+// RUN: occamy-opt %s -p convert-dnn-to-cpu --split-input-file --verify-diagnostics | filecheck %s
+
+// CHECK: convert-dnn-to-cpu: the module has no function main
+func.func @other() {
+  func.return
+}
+
+// -----
+
+// CHECK: convert-dnn-to-cpu: 'dnn.softmax' op is not in dnn buffer form
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %y = dnn.softmax input(%x : tensor<4xf32>) {axis = 0 : i64, log = false} -> tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}

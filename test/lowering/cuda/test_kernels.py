@@ -1,0 +1,454 @@
+"""GPU kernels, compiled by mlir-opt to PTX and run by the interpreter, against numpy."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from math import erf
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import FloatAttr, bf16, f16, f32, i1, i32
+from xdsl.ir import Block
+
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, Buffer
+from occamy_xdsl.lowering.cpu.kernels.vector_ops import CmpfOp, SelectOp
+from occamy_xdsl.lowering.cuda import ptx as assembler
+from occamy_xdsl.lowering.cuda.kernels.copy import TiledCopy, copy_kernel
+from occamy_xdsl.lowering.cuda.kernels.elementwise import Elementwise
+from occamy_xdsl.lowering.cuda.kernels.rows import RowReduce, RowSoftmax
+from occamy_xdsl.lowering.cuda.kernels.spec import GpuKernel
+from occamy_xdsl.simulator import ptx
+from occamy_xdsl.simulator.memory import DeviceMemory, Region
+
+RNG = np.random.default_rng(11)
+C = Buffer.contiguous
+
+
+def block(types: Sequence, body: Callable) -> Block:
+    """A region of scalar ops; `body` yields its ops, the last one is the result."""
+    result = Block(arg_types=types)
+    ops = body(*result.args)
+    result.add_ops([*ops, dnn.YieldOp(ops[-1].results[0] if ops else result.args[0])])
+    return result
+
+
+def number(value: float) -> arith.ConstantOp:
+    """A scalar constant."""
+    return arith.ConstantOp(FloatAttr(value, f32))
+
+
+def run(
+    text: str, kernel: GpuKernel, arrays: Sequence[np.ndarray], in_place: int | None = None
+) -> tuple[np.ndarray, ptx.KernelStatistics]:
+    """
+    The output of a kernel, its last argument, and its counts; `arrays` have the logical shapes.
+
+    Bytes around and between the elements were never written, so touching them is a fault.
+    """
+    memory = DeviceMemory(1 << 30)
+    memory.operation = 1
+    pointers: list[int] = []
+    for buffer, array in zip(kernel.arguments, [*arrays, None], strict=True):
+        dtype = np.dtype(f"u{buffer.element_bytes}")
+        if array is None and in_place is not None:
+            pointers.append(pointers[in_place])
+            continue
+        pointers.append(memory.allocate(max(buffer.extent, 1) * dtype.itemsize))
+        if array is not None:
+            image = np.zeros(buffer.extent, dtype)
+            strides = [s * dtype.itemsize for s in buffer.strides]
+            view = np.lib.stride_tricks.as_strided(image[buffer.origin :], buffer.shape, strides)
+            touched = np.zeros(buffer.extent, bool)
+            np.lib.stride_tricks.as_strided(touched[buffer.origin :], buffer.shape, buffer.strides)[...] = (
+                True
+            )
+            view[...] = np.ascontiguousarray(np.broadcast_to(array, buffer.shape)).view(dtype)
+            for at in np.flatnonzero(touched) if not touched.all() else ():
+                memory.write(Region(pointers[-1] + int(at) * dtype.itemsize, (1,), (1,), dtype), image[at])
+            if touched.all():
+                memory.write(Region(pointers[-1], (buffer.extent,), (1,), dtype), image)
+    parameters = [pointer.to_bytes(8, "little") for pointer in pointers]
+    memory.operation = 2
+    statistics = ptx.launch(ptx.parse(text), kernel.symbol, kernel.grid, kernel.block, parameters, memory)
+    output = kernel.arguments[-1]
+    type_ = np.dtype(NUMPY_TYPES.get(output.dtype, np.uint16))  # numpy has no bf16
+    address = pointers[-1] + output.origin * type_.itemsize
+    return memory.read(Region(address, output.shape, output.strides, type_)), statistics
+
+
+def check(
+    cases: Sequence[tuple[GpuKernel, Sequence[np.ndarray], np.ndarray]],
+    chip: str = "sm_80",
+    rtol: float = 1e-5,
+) -> list[ptx.KernelStatistics]:
+    """Compile all kernels together, compare each with the expected output; their counts."""
+    text = assembler.compile_kernels([kernel for kernel, _, _ in cases], chip)
+    counts: list[ptx.KernelStatistics] = []
+    for kernel, arrays, expected in cases:
+        got, statistics = run(text, kernel, arrays)
+        np.testing.assert_allclose(got, expected, rtol=rtol, atol=1e-6, err_msg=kernel.symbol)
+        assert got.dtype.itemsize == expected.dtype.itemsize
+        counts.append(statistics)
+    return counts
+
+
+def random(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def add_relu() -> Block:
+    def body(a, b):
+        total = arith.AddfOp(a, b)
+        zero = number(0.0)
+        return [total, zero, arith.MaximumfOp(total.result, zero.result)]
+
+    return block([f32, f32], body)
+
+
+# --- elementwise ------------------------------------------------------------------------------------------
+
+
+def test_contiguous_elementwise_is_vectorised_and_coalesced() -> None:
+    """At least 95 % of the bytes that move are used; loads and stores are of 16 bytes."""
+    x, y = random(37, 301), random(37, 301)
+    kernel = Elementwise(add_relu(), (C(x.shape), C(x.shape)), C(x.shape))
+    (statistics,) = check([(kernel, [x, y], np.maximum(x + y, 0))])
+    assert statistics.efficiency >= 0.95
+    text = assembler.compile_kernels([kernel], "sm_80")
+    assert text.count("ld.global.nc.v4.b32") == 2
+    assert text.count("st.global.v4.b32") == 1
+
+
+def test_elementwise_shapes_strides_and_broadcasts() -> None:
+    """Scalars, tails, rows and columns that are broadcast, transposed and reversed operands."""
+    cases = []
+    for shape in ((), (0, 3), (1,), (3,), (5, 7), (2, 3, 4), (257,), (4, 64)):
+        x, y = random(*shape), random(*shape)
+        kernel = Elementwise(add_relu(), (C(shape), C(shape)), C(shape))
+        cases.append((kernel, [x, y], np.maximum(x + y, 0)))
+    shape = (3, 8, 16)
+    x = random(*shape)
+    for small in ((16,), (8, 1), (3, 1, 1), (1,), (3, 1, 16)):
+        y = random(*small)
+        kernel = Elementwise(add_relu(), (C(shape), C(small).broadcast_to(shape)), C(shape))
+        cases.append((kernel, [x, y], np.maximum(x + y, 0)))
+    transposed = Buffer(shape, (1, 48, 3), "f32")
+    reversed_ = Buffer(shape, (128, 16, -1), "f32")
+    padded = Buffer(shape, (8 * 20, 20, 1), "f32")
+    for a, b, out in (
+        (transposed, reversed_, C(shape)),
+        (C(shape), padded, transposed),
+        (C(shape), C(shape), padded),
+    ):
+        y = random(*shape)
+        cases.append((Elementwise(add_relu(), (a, b), out), [x, y], np.maximum(x + y, 0)))
+    check(cases)
+
+
+def test_unaligned_pointers_use_single_elements() -> None:
+    x, y = random(64), random(64)
+    kernel = Elementwise(add_relu(), (C((64,)), C((64,))), C((64,)), aligned=False)
+    assert kernel.lanes == 1
+    (statistics,) = check([(kernel, [x, y], np.maximum(x + y, 0))])
+    assert statistics.efficiency == 1.0
+
+
+def test_elementwise_in_place() -> None:
+    x, y = random(1000), random(1000)
+    kernel = Elementwise(add_relu(), (C((1000,)), C((1000,))), C((1000,)), in_place=True)
+    text = assembler.compile_kernels([kernel], "sm_80")
+    assert "ld.global.nc" not in text, "memory that is written must not be read through the read-only cache"
+    got, _ = run(text, kernel, [x, y], in_place=0)
+    np.testing.assert_array_equal(got, np.maximum(x + y, 0))
+
+
+FUNCTIONS = [
+    (math.ExpOp, np.exp),
+    (math.TanhOp, np.tanh),
+    (math.LogOp, lambda x: np.log(np.abs(x))),
+    (math.SqrtOp, lambda x: np.sqrt(np.abs(x))),
+    (math.RsqrtOp, lambda x: 1 / np.sqrt(np.abs(x))),
+    (math.SinOp, np.sin),
+    (math.CosOp, np.cos),
+    (math.FloorOp, np.floor),
+    (math.CeilOp, np.ceil),
+    (math.RoundEvenOp, np.rint),
+    (math.AtanOp, np.arctan),
+    (math.Log1pOp, lambda x: np.log1p(np.abs(x))),
+    (math.ExpM1Op, np.expm1),
+]
+
+
+def test_functions_of_libdevice() -> None:
+    """Vectorised and single; arguments up to 1e5, whose reduction in sin and cos goes through local memory."""
+    x = np.concatenate([random(500) * 3, np.float32([0, 1, -1, 1e-30, 80, 1e5, -2e5])])
+    cases = []
+    for op, function in FUNCTIONS:
+        absolute = function.__name__ == "<lambda>"
+        values = np.abs(x) if absolute else x.clip(-80, None) if op is math.ExpOp else x
+        if op in (math.ExpOp, math.ExpM1Op):
+            values = values.clip(-80, 80)
+        if op in (math.LogOp, math.RsqrtOp):
+            values = np.where(values == 0, 1, values)
+        values = values.astype(np.float32)
+        kernel = Elementwise(block([f32], lambda a, op=op: [op(a)]), (C(x.shape),), C(x.shape))
+        cases.append((kernel, [values], function(values.astype(np.float64)).astype(np.float32)))
+    check(cases, rtol=3e-6)
+
+
+def test_element_types() -> None:
+    """16-bit floats eight at a time, integers, and truth values kept in bytes."""
+    h = random(1000).astype(np.float16)
+    n = RNG.integers(-1000, 1000, 500).astype(np.int32)
+    b = RNG.integers(0, 2, 1000).astype(np.bool_)
+    x = random(1000)
+
+    def gelu(a):
+        wide = arith.ExtFOp(a, f32)
+        scale, one = (number(v) for v in (0.70710678, 1.0))
+        scaled = arith.MulfOp(wide.result, scale.result)
+        curve = math.ErfOp(scaled.result)
+        total = arith.AddfOp(curve.result, one.result)
+        product = arith.MulfOp(wide.result, total.result)
+        return [wide, scale, one, scaled, curve, total, product, arith.TruncFOp(product.result, f16)]
+
+    wide = h.astype(np.float64)
+    expected = (wide * (1 + np.vectorize(erf)(wide * 0.70710678))).astype(np.float16)
+    halves = Elementwise(block([f16], gelu), (C(h.shape, "f16"),), C(h.shape, "f16"))
+    assert halves.lanes == 8
+    integers = Elementwise(
+        block([i32, i32], lambda a, c: [arith.MuliOp(a, c)]), (C((500,), "i32"),) * 2, C((500,), "i32")
+    )
+
+    def choose(c, a):
+        zero = number(0.0)
+        return [zero, SelectOp(c, a, zero.result)]
+
+    select = Elementwise(block([i1, f32], choose), (C((1000,), "i1"), C((1000,))), C((1000,)))
+    compare = Elementwise(
+        block([f32, f32], lambda a, c: [CmpfOp("olt", a, c)]), (C((1000,)),) * 2, C((1000,), "i1")
+    )
+    check([(halves, [h], expected)], rtol=1e-3)
+    check(
+        [
+            (integers, [n, n[::-1]], n * n[::-1]),
+            (select, [b, x], np.where(b, x, np.float32(0))),
+            (compare, [x, x[::-1]], x < x[::-1]),
+        ]
+    )
+
+
+@pytest.mark.parametrize("chip", ["sm_75", "sm_90"])
+def test_bfloat16(chip: str) -> None:
+    """Computed in f32 and rounded once, with and without instructions for it."""
+    bits = (random(2, 500).view(np.uint32) >> 16).astype(np.uint16)
+    x, y = (bits.astype(np.uint32) << 16).view(np.float32)
+    total = np.tanh((x + y).astype(np.float64)).astype(np.float32).view(np.uint32)
+    expected = ((total + 0x7FFF + (total >> 16 & 1)) >> 16).astype(np.uint16)
+
+    def body(a, b):
+        total = arith.AddfOp(a, b)
+        return [total, math.TanhOp(total.result)]
+
+    layout = C((500,), "bf16")
+    check([(Elementwise(block([bf16, bf16], body), (layout, layout), layout), list(bits), expected)], chip)
+
+
+def test_nans_spread() -> None:
+    x, y = np.float32([np.nan, 1, -1, np.nan]), np.float32([1, np.nan, 1, np.nan])
+    for chip in ("sm_75", "sm_80"):
+        kernel = Elementwise(add_relu(), (C((4,)), C((4,))), C((4,)))
+        check([(kernel, [x, y], np.maximum(x + y, 0))], chip)
+
+
+# --- copies -----------------------------------------------------------------------------------------------
+
+
+def transposed(shape: tuple[int, ...], order: tuple[int, ...]) -> Buffer:
+    """The buffer of a contiguous array of `shape`, with its dimensions permuted."""
+    base = C(shape)
+    return Buffer(tuple(shape[d] for d in order), tuple(base.strides[d] for d in order), "f32")
+
+
+def test_transpose_is_coalesced() -> None:
+    """2-D transposes and NCHW to NHWC and back: at least 95 % of the bytes that move are used."""
+    cases = []
+    for shape, order in (
+        ((256, 96), (1, 0)),
+        ((2, 64, 14, 16), (0, 2, 3, 1)),
+        ((2, 14, 16, 64), (0, 3, 1, 2)),
+    ):
+        x = random(*shape)
+        expected = x.transpose(order)
+        kernel = copy_kernel(transposed(shape, order), C(expected.shape))
+        assert isinstance(kernel, TiledCopy)
+        cases.append((kernel, [expected.view(np.float32)], expected))
+    text = assembler.compile_kernels([kernel for kernel, _, _ in cases], "sm_80")
+    for kernel, (array,), expected in cases:
+        got, statistics = run(text, kernel, [array])
+        np.testing.assert_array_equal(got.view(np.float32), expected)
+        assert statistics.load_efficiency >= 0.95
+        assert statistics.store_efficiency >= 0.95
+
+
+def test_copies_of_any_strides() -> None:
+    """Tiles that are not full, element sizes, slices, broadcasts and reversals."""
+    text_cases = []
+    for shape, order in (
+        ((5, 7), (1, 0)),
+        ((33, 3, 31), (2, 1, 0)),
+        ((2, 3, 4, 5), (3, 1, 0, 2)),
+        ((70,), (0,)),
+    ):
+        x = random(*shape)
+        kernel = copy_kernel(transposed(shape, order), C(x.transpose(order).shape))
+        text_cases.append((kernel, x.transpose(order)))
+    text_cases.append(
+        (copy_kernel(C((40,)).broadcast_to((9, 40)), C((9, 40))), np.broadcast_to(random(40), (9, 40)))
+    )
+    text_cases.append((copy_kernel(Buffer((6, 8), (16, -2), "f32"), C((6, 8))), random(6, 8)))
+    text_cases.append((copy_kernel(C((6, 8)), Buffer((6, 8), (20, 2), "f32")), random(6, 8)))
+    text = assembler.compile_kernels([kernel for kernel, _ in text_cases], "sm_75")
+    for kernel, array in text_cases:
+        got, _ = run(text, kernel, [array])
+        np.testing.assert_array_equal(got.view(np.float32), array, err_msg=kernel.symbol)
+
+
+def test_few_channels_are_not_tiled() -> None:
+    """Rows shorter than a sector: single elements use more of what moves."""
+    x = random(3, 64 * 64)
+    source, target = transposed(x.shape, (1, 0)), C((64 * 64, 3))
+    direct, tiled = copy_kernel(source, target), TiledCopy(source, target)
+    assert isinstance(direct, Elementwise)
+    text = assembler.compile_kernels([direct, tiled], "sm_80")
+    results = [run(text, kernel, [x.T]) for kernel in (direct, tiled)]
+    for got, _ in results:
+        np.testing.assert_array_equal(got.view(np.float32), x.T)
+    assert results[0][1].efficiency > 1.5 * results[1][1].efficiency
+
+
+@pytest.mark.parametrize("dtype", ["i8", "f16", "f64"])
+def test_transposes_of_other_sizes(dtype: str) -> None:
+    x = (random(64, 96) * 50).astype(NUMPY_TYPES[dtype])
+    kernel = copy_kernel(Buffer((96, 64), (1, 96), dtype), Buffer.contiguous((96, 64), dtype))
+    text = assembler.compile_kernels([kernel], "sm_90")
+    got, statistics = run(text, kernel, [np.ascontiguousarray(x.T)])
+    np.testing.assert_array_equal(got.view(x.dtype), x.T)
+    assert statistics.efficiency == 1.0
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+ROWS = [(3, 10), (5, 64), (2, 3, 33), (4, 1000), (2, 9000)]
+
+
+def test_softmax() -> None:
+    cases = []
+    for shape in ROWS:
+        x = random(*shape) * 3
+        shifted = x.astype(np.float64) - x.max(-1, keepdims=True)
+        total = np.exp(shifted).sum(-1, keepdims=True)
+        cases.append((RowSoftmax(C(shape), C(shape)), [x], (np.exp(shifted) / total).astype(np.float32)))
+        log = (shifted - np.log(total)).astype(np.float32)
+        cases.append((RowSoftmax(C(shape), C(shape), log=True), [x], log))
+    counts = check(cases)
+    assert (
+        min(c.efficiency for c, (_, (x,), _) in zip(counts, cases, strict=True) if x.shape[-1] >= 64) >= 0.95
+    )
+
+
+def test_softmax_in_place_and_of_strided_rows() -> None:
+    x = random(4, 5, 70)
+    expected = np.exp(x - x.max(1, keepdims=True))
+    expected /= expected.sum(1, keepdims=True)
+    columns = Buffer((4, 70, 5), (350, 1, 70), "f32")
+    kernel = RowSoftmax(columns, columns)
+    text = assembler.compile_kernels([kernel], "sm_80")
+    got, _ = run(text, kernel, [x.transpose(0, 2, 1)], in_place=0)
+    np.testing.assert_allclose(got, expected.transpose(0, 2, 1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [("sum", np.sum), ("mean", np.mean), ("max", np.max), ("min", np.min), ("prod", np.prod)],
+)
+def test_reductions(kind: str, function: Callable) -> None:
+    cases = []
+    for shape in ROWS:
+        x = random(*shape) if kind != "prod" else (1 + 0.01 * random(*shape)).astype(np.float32)
+        expected = function(x.astype(np.float64), -1, keepdims=True).astype(np.float32)
+        cases.append((RowReduce(C(shape), C((*shape[:-1], 1)), kind), [x], expected))
+    check(cases, rtol=1e-4)
+
+
+def test_reductions_of_other_types() -> None:
+    """Halves are summed in f32; the largest of unsigned bytes; NaNs spread."""
+    h = random(3, 2000).astype(np.float16)
+    u = RNG.integers(0, 200, (5, 40)).astype(np.uint8)
+    n = RNG.integers(-100, 100, (2, 700)).astype(np.int32)
+    x = random(2, 50)
+    x[0, 7] = np.nan
+    d = RNG.standard_normal((3, 600))
+    b = RNG.integers(0, 2, (4, 9)).astype(np.bool_)
+
+    def case(kind: str, array: np.ndarray, dtype: str, expected: np.ndarray):
+        kernel = RowReduce(C(array.shape, dtype), C((len(array), 1), dtype), kind)
+        return kernel, [array], expected.astype(array.dtype)[:, None]
+
+    cases = [
+        case("sum", h, "f16", h.astype(np.float64).sum(-1)),
+        case("max", u, "ui8", u.max(-1)),
+        case("sum", n, "i32", n.sum(-1)),
+        case("max", x, "f32", x.max(-1)),
+        case("max", d, "f64", d.max(-1)),
+        case("max", b, "i1", b.max(-1)),
+    ]
+    check(cases, rtol=2e-3)
+
+
+# --- all architectures ------------------------------------------------------------------------------------
+
+
+def some_kernels() -> list[GpuKernel]:
+    return [
+        Elementwise(add_relu(), (C((100,)), C((100,))), C((100,))),
+        copy_kernel(transposed((40, 50), (1, 0)), C((50, 40))),
+        RowSoftmax(C((4, 1000)), C((4, 1000))),
+        RowReduce(C((4, 100)), C((4, 1)), "max"),
+    ]
+
+
+@pytest.mark.parametrize("chip", assembler.CHIPS)
+def test_every_architecture(chip: str, tmp_path: Path) -> None:
+    """PTX of each architecture is right, and accepted by ptxas where there is one that knows it."""
+    kernels = some_kernels()
+    text = assembler.compile_kernels(kernels, chip)
+    assert ptx.parse(text).target == chip
+    x, y = random(100), random(100)
+    np.testing.assert_array_equal(run(text, kernels[0], [x, y])[0], np.maximum(x + y, 0))
+    rows = random(4, 100)
+    np.testing.assert_array_equal(run(text, kernels[3], [rows])[0], rows.max(-1, keepdims=True))
+    ptxas = os.environ.get("OCCAMY_PTXAS") or shutil.which("ptxas")
+    if ptxas is None:
+        pytest.skip("the PTX ran in the interpreter; ptxas is not on PATH (set OCCAMY_PTXAS)")
+    (tmp_path / "k.ptx").write_text(text)
+    done = subprocess.run(
+        [ptxas, f"-arch={chip}", "k.ptx", "-o", "k.cubin"], cwd=tmp_path, capture_output=True, text=True
+    )
+    if "is not defined for option" in done.stderr:
+        pytest.skip(f"this ptxas does not know {chip}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_equal_kernels_are_one_and_unknown_chips_are_refused() -> None:
+    text = assembler.compile_kernels([*some_kernels(), *some_kernels()], "sm_90")
+    assert len(ptx.parse(text).kernels) == 4
+    with pytest.raises(ValueError, match="unknown architecture 'sm_10'"):
+        assembler.compile_kernels(some_kernels(), "sm_10")
+    huge = Elementwise(add_relu(), (C((2**31,)), C((2**31,))), C((2**31,)))
+    with pytest.raises(ValueError, match="more than 2147483647 elements"):
+        assembler.compile_kernels([huge], "sm_90")

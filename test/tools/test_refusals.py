@@ -1,0 +1,233 @@
+"""What `occamy` refuses: the exit code, and one line that says why; nothing is ignored and nothing is left."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from occamy_xdsl.tools import occamy as tool
+
+USAGE = [
+    ("compile NET --target cuda:sm_90", "target 'cuda:sm_90'"),
+    ("compile NET --target gpu", "target 'gpu'"),
+    ("compile NET --target cpu:z80", "unknown processor 'z80'"),
+    ("compile NET --target cpu:", "target 'cpu:'"),
+    ("compile NET --weights stream", "stream"),
+    ("compile NET --weights file --emit dnn -o -", "--emit dnn holds no weights"),
+    ("compile NET --emit ptx", "--emit ptx"),
+    ("compile NET --emit wasm", "'wasm'"),
+    ("compile NET --emit lib -o -", "-o -"),
+    ("compile NET -o NET", "overwritten"),
+    ("compile NET -o missing/net.so", "missing/net.so"),
+    ("compile NET -o .", "Is a directory"),
+    ("compile NET --report report.txt", "report.txt"),
+    ("compile NET --report missing/report.json", "missing/report.json"),
+    ("compile NET --save-temps NET", "NET"),
+    ("compile NET --threads 2", "--threads 2"),
+    ("compile NET --stripe-budget 5%", "--stripe-budget 5%"),
+    ("compile NET --optimize speed", "optimize 'speed'"),
+    ("compile NET --optimize memory", "optimize 'memory'"),
+    ("compile NET --planner magic", "'magic'"),
+    ("compile NET --memory lazy --no-reuse", "memory 'lazy'"),
+    ("compile NET --memory-limit lots", "'lots'"),
+    ("compile NET --workspace-limit -3", "'-3'"),
+    ("compile NET --cache dir", "--cache"),
+    ("compile NET --shape x:axb", "--shape"),
+    ("compile NET --shape z:1x3x8x8", "'z'"),
+    ("compile NET --shape x:1x3x8", "x"),
+    ("compile NET --dim N", "--dim"),
+    ("compile NET --frobnicate", "--frobnicate"),
+    ("compile", "M.onnx"),
+    ("compile missing.onnx", "missing.onnx"),
+    ("frobnicate", "'frobnicate'"),
+    ("", "command"),
+    ("run NET --input z=1", "'z=1'"),
+    ("run NET --input x:1x3xf32=1", "x:1x3xf32=1"),
+    ("run NET --input x=@missing.npy", "missing.npy"),
+    ("run NET --expect z=1", "'z=1'"),
+    ("run NET --rtol 1e-3", "--expect"),
+    ("run NET --repeat 0", "repeat"),
+    ("run NET --simulate", "--simulate"),
+    ("run NET --profile missing/p.json", "missing/p.json"),
+    ("run NET --output NET/outputs", "NET/outputs"),
+    ("run LIB --planner first-fit", "--planner"),
+    ("run LIB --profile p.json", "--profile"),
+    ("bench LIB --against onnxruntime", "--against onnxruntime"),
+    ("report NET --format html --diff old.json", "--diff"),
+    ("report NET --diff missing.json", "missing.json"),
+    ("report NET --diff NET", "NET"),
+    ("report NET --top -1", "top"),
+    ("tune NET", "tune"),
+]
+
+
+@pytest.mark.parametrize(("command", "fact"), USAGE, ids=[command or "nothing" for command, _ in USAGE])
+def test_bad_usage(occamy, net, library, tmp_path, monkeypatch, command, fact):
+    monkeypatch.chdir(tmp_path)
+    names = {"NET": str(net), "LIB": str(library)}
+
+    def fill(text: str) -> str:
+        for name, path in names.items():
+            text = text.replace(name, path)
+        return text
+
+    before = net.read_bytes()
+    done = occamy(*[fill(word) for word in command.split()])
+    assert done.code == 2
+    assert fill(fact) in done.error
+    assert done.out == ""
+    assert list(tmp_path.iterdir()) == []
+    assert net.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["compile", "run", "report", "check", "bench"])
+def test_unbound_dimensions_are_listed(occamy, symbolic_net, command):
+    done = occamy(command, symbolic_net)
+    assert done.code == 2
+    assert "input 'x' is Nx3x8x8" in done.err
+
+
+@pytest.mark.parametrize("command", ["compile", "run", "report", "check", "bench"])
+@pytest.mark.parametrize("damage", ["empty", "truncated", "text"])
+def test_no_model(occamy, net, tmp_path, command, damage):
+    content = {"empty": b"", "truncated": net.read_bytes()[:-100], "text": b"hello, world\n"}[damage]
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    done = occamy(command, path)
+    assert done.code == 3
+    assert str(path) in done.error
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_all_unsupported_nodes_are_listed(occamy, tmp_path):
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "good"),
+        helper.make_node("NonZero", ["a"], ["b"], "first"),
+        helper.make_node("Unique", ["a"], ["c"], "second"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [
+            helper.make_tensor_value_info("b", TensorProto.INT64, [1, None]),
+            helper.make_tensor_value_info("c", TensorProto.FLOAT, [None]),
+        ],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    done = occamy("compile", path)
+    assert done.code == 3
+    assert "'first'" in done.err
+    assert "'second'" in done.err
+    assert "'good'" not in done.err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_memory_limit(occamy, net, tmp_path):
+    pool = 8 * 8 * 8 * 4  # one activation of the convolution
+    path = tmp_path / "net.so"
+    done = occamy("compile", net, "-o", path, "--memory-limit", "2000B")
+    assert done.code == 4
+    needed = int(done.error.split("memory limit: ")[1].split()[0])
+    assert needed >= pool
+    for fact in ("limit 2000 bytes", "peak at node '", f"({pool} bytes)", "hint: "):
+        assert fact in done.error
+    assert list(tmp_path.iterdir()) == []
+    assert occamy("report", net, "--memory-limit", needed - 1).code == 4
+    assert occamy("report", net, "--memory-limit", needed).code == 0
+
+
+def test_not_a_library(occamy, net, tmp_path):
+    program, object_ = tmp_path / "net", tmp_path / "net.o"
+    assert occamy("compile", net, "--emit", "exe", "-o", program).code == 0
+    assert occamy("compile", net, "--emit", "obj", "-o", object_).code == 0
+    for path, kind in ((program, "a program"), (object_, "an object")):
+        done = occamy("run", path)
+        assert done.code == 2
+        assert f"{path}: {kind}" in done.error
+
+
+@pytest.mark.parametrize("share", [0.005, 0.1, 0.5, 0.75])
+def test_truncated_library(occamy, library, tmp_path, share):
+    content = library.read_bytes()
+    path = tmp_path / "net.so"
+    path.write_bytes(content[: int(share * len(content))])
+    done = occamy("run", path)
+    assert done.code == 2
+    assert f"{path}: cannot be loaded" in done.error
+
+
+def test_internal_error(occamy, net, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("boom\nmore")
+
+    monkeypatch.setattr("occamy_xdsl.compiler.Compilation.report", fail)
+    done = occamy("report", net)
+    assert done.code == 70
+    assert "internal error: RuntimeError: boom;" in done.error
+    reproducer = Path(done.error.rpartition("reproducer: ")[2])
+    text = reproducer.read_text()
+    reproducer.unlink()
+    assert str(net) in text
+    assert "Traceback" in text
+    done = occamy("--debug", "report", net)
+    assert "Traceback" in done.err
+
+
+def test_interruption(occamy, net, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("occamy_xdsl.compiler.Compilation.report", interrupt)
+    done = occamy("report", net)
+    assert (done.code, done.out, done.err) == (130, "", "")
+
+
+def start(*arguments: object, stdout: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", tool.__name__, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": str(Path(tool.__file__).parents[2])},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_closed_pipe():
+    read, write = os.pipe()
+    os.close(read)
+    process = start("ops", stdout=write)
+    os.close(write)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (128 + 13, "")
+
+
+def test_full_disk():
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    with Path("/dev/full").open("w") as full:
+        process = start("ops", stdout=full.fileno())
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 70
+    assert err == "error: standard output: No space left on device\n"
+
+
+def test_missing_onnxruntime(occamy, net, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    done = occamy("check", net)
+    assert done.code == 2
+    assert "onnxruntime is not installed" in done.error
+
+
+def test_wrong_dtype_of_a_file(occamy, library, tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((1, 3, 8, 8)))
+    done = occamy("run", library, "--input", f"x=@{path}")
+    assert done.code == 2
+    assert "float64" in done.error

@@ -1,0 +1,200 @@
+"""The public Python API."""
+
+import subprocess
+import sys
+from pathlib import Path
+from unittest import SkipTest
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import occamy_xdsl as oc
+
+
+def make_model(batch: int | str = 2) -> onnx.ModelProto:
+    """y = relu(x), z = x + x; x is batch x 5."""
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], "relu"), helper.make_node("Add", ["x", "x"], ["z"], "add")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 5])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, 5]) for name in ("y", "z")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+X = np.random.default_rng(1).standard_normal((2, 5), np.float32)
+Y, Z = ReferenceEvaluator(make_model()).run(None, {"x": X})
+
+
+@pytest.fixture(scope="module")
+def executable() -> oc.CompiledExecutable:
+    return oc.compile(make_model())
+
+
+def test_import_is_quick_and_lazy():
+    """Importing the package loads nothing heavy; every public name is there."""
+    code = (
+        "import sys, time; start = time.process_time(); import occamy_xdsl as oc\n"
+        "assert time.process_time() - start < 0.1\n"
+        "assert not {'numpy', 'onnx', 'xdsl', 'llvmlite'} & set(sys.modules), sys.modules\n"
+        "names = {name: getattr(oc, name) for name in oc.__all__}\n"
+        "assert set(names) <= set(dir(oc)) and names['backend'].OccamyBackend\n"
+        "assert oc.open is not open and oc.compile is not compile\n"
+    )
+    root = Path(oc.__file__).parents[1]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
+
+
+def test_unknown_name():
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = oc.nothing
+
+
+@pytest.mark.parametrize("form", ["path", "text", "bytes", "proto", "model"])
+def test_compile_takes(tmp_path, form):
+    path = tmp_path / "m.onnx"
+    onnx.save(make_model(), path)
+    model = {
+        "path": path,
+        "text": str(path),
+        "bytes": path.read_bytes(),
+        "proto": make_model(),
+        "model": oc.load(path),
+    }[form]
+    np.testing.assert_array_equal(oc.compile(model).run({"x": X})["y"], Y)
+
+
+def test_run(executable):
+    for outputs in (executable.run({"x": X}), executable(x=X), executable.run(X), executable(X)):
+        assert list(outputs) == ["y", "z"]
+        np.testing.assert_array_equal(outputs["y"], Y)
+        np.testing.assert_array_equal(outputs["z"], Z)
+
+
+def test_dlpack(executable):
+    class Foreign:
+        def __dlpack__(self, **options):
+            return X.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return X.__dlpack_device__()
+
+    np.testing.assert_array_equal(executable(x=Foreign())["y"], Y)
+
+
+def test_save_and_open(executable, tmp_path):
+    executable.save(tmp_path / "m.so")
+    opened = oc.open(tmp_path / "m.so")
+    assert opened.pool_bytes == executable.pool_bytes
+    np.testing.assert_array_equal(opened.run({"x": X})["z"], Z)
+
+
+def test_ir(executable):
+    marks = {"onnx": "onnx.Relu", "dnn": "dnn.elementwise", "mem": "dnn.kind", "llvm": "define void"}
+    for stage, mark in marks.items():
+        assert mark in executable.ir(stage)
+
+
+def test_shapes_and_dims():
+    model = make_model("N")
+    for bound in (oc.load(model, dims={"N": 2}), oc.load(model, shapes={"x": (2, 5)})):
+        np.testing.assert_array_equal(oc.compile(bound).run({"x": X})["y"], Y)
+    with pytest.raises(oc.InvalidInputError, match="'x' is Nx5"):
+        oc.compile(model)
+
+
+def test_memory_report(tmp_path):
+    model = oc.load(make_model())
+    report = model.memory_report(target="cpu")
+    assert isinstance(report, oc.MemoryReport)
+    assert report.io_bytes == 3 * 2 * 5 * 4
+    assert oc.MemoryReport.from_json(report.to_json()) == report
+    page = report.to_html(tmp_path / "m.html")
+    assert (tmp_path / "m.html").read_text() == page
+    assert report._repr_html_() in page
+    assert report.pool_bytes == oc.compile(model).memory_report().pool_bytes
+
+
+def test_errors(tmp_path):
+    errors = (oc.UnsupportedModelError, oc.MemoryLimitError, oc.InvalidInputError, oc.UsageError)
+    assert all(issubclass(error, oc.OccamyError) for error in errors)
+    with pytest.raises(oc.InvalidInputError, match=r"missing\.onnx"):
+        oc.load(tmp_path / "missing.onnx")
+    with pytest.raises(oc.UnsupportedModelError):
+        oc.load(b"no model")
+    for options in ({"target": "cuda"}, {"memory": "heap"}, {"planner": "magic"}, {"threads": 2}):
+        with pytest.raises(oc.UsageError, match=str(next(iter(options.values())))):
+            oc.compile(make_model(), **options)
+    with pytest.raises(oc.UsageError, match="cannot be loaded"):
+        oc.open(tmp_path / "missing.so")
+
+
+def test_unsupported_nodes_are_listed():
+    proto = make_model()
+    proto.graph.node.append(helper.make_node("NonZero", ["x"], ["n"], "nonzero"))
+    proto.graph.output.append(helper.make_tensor_value_info("n", TensorProto.INT64, [2, None]))
+    with pytest.raises(oc.UnsupportedModelError) as caught:
+        oc.compile(proto)
+    ((name, operator, reason),) = caught.value.nodes
+    assert (name, operator) == ("nonzero", "NonZero")
+    assert reason
+
+
+def test_memory_limit():
+    nodes = [helper.make_node("Softmax", ["x"], ["a"], "first"), helper.make_node("Softmax", ["a"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 100])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 100])],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    needed = oc.compile(proto, in_place=False).pool_bytes
+    if needed == 0:
+        pytest.skip("the intermediate value is in the caller's output")
+    with pytest.raises(oc.MemoryLimitError) as caught:
+        oc.compile(proto, in_place=False, memory_limit=needed - 1)
+    assert (caught.value.needed, caught.value.limit) == (needed, needed - 1)
+    assert caught.value.largest_tensors
+    assert oc.compile(proto, in_place=False, memory_limit=needed).pool_bytes == needed
+
+
+# --- ONNX's backend interface -----------------------------------------------------------------------------
+
+
+def test_backend_runs_models():
+    backend = oc.backend.OccamyBackend
+    outputs = backend.run_model(make_model(), [X])
+    np.testing.assert_array_equal(outputs[0], Y)
+    np.testing.assert_array_equal(outputs.z, Z)
+    np.testing.assert_array_equal(backend.prepare(make_model()).run({"x": X})[0], Y)
+
+
+def test_backend_compiles_for_the_shapes_that_come():
+    prepared = oc.backend.OccamyBackend.prepare(make_model("N"))
+    for batch in (2, 3, 2):
+        x = np.random.default_rng(batch).standard_normal((batch, 5), np.float32)
+        np.testing.assert_array_equal(prepared.run([x])[1], x + x)
+
+
+def test_backend_runs_nodes():
+    node = helper.make_node("Sub", ["a", "b"], ["c"])
+    (c,) = oc.backend.OccamyBackend.run_node(node, [np.float32([5, 7]), np.float32([2])], opset_version=14)
+    np.testing.assert_array_equal(c, np.float32([3, 5]))
+
+
+def test_backend_knows_its_limits():
+    backend = oc.backend.OccamyBackend
+    assert [backend.supports_device(d) for d in ("CPU", "CPU:0", "CUDA", "TPU")] == [True, True, False, False]
+    proto = make_model()
+    assert backend.is_compatible(proto)
+    assert backend.is_compatible(make_model("N"))
+    proto.graph.node[0].op_type = "NonZero"
+    assert not backend.is_compatible(proto)
+    with pytest.raises(SkipTest):
+        backend.prepare(proto)
+    with pytest.raises(oc.UsageError, match="CUDA"):
+        backend.prepare(make_model(), "CUDA")
