@@ -31,7 +31,6 @@ USAGE = [
     ("compile NET --threads 2", "--threads 2"),
     ("compile NET --stripe-budget 5%", "--stripe-budget 5%"),
     ("compile NET --optimize speed", "optimize 'speed'"),
-    ("compile NET --optimize memory", "optimize 'memory'"),
     ("compile NET --planner magic", "'magic'"),
     ("compile NET --memory lazy --no-reuse", "memory 'lazy'"),
     ("compile NET --memory-limit lots", "'lots'"),
