@@ -11,7 +11,7 @@ from xdsl.passes import PassPipeline
 
 from occamy_xdsl import compiler
 from occamy_xdsl.analysis.row_graph import RowGraph
-from occamy_xdsl.compiler import available_passes, make_context
+from occamy_xdsl.compiler import Compilation, Model, available_passes, make_context
 from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.interpreters.buffer import run_buffers
