@@ -3,7 +3,7 @@
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from shutil import rmtree
@@ -40,10 +40,19 @@ from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, kernel_calls
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
-from occamy_xdsl.pipelines import LEVERS, Options, get_all_passes, stages, switched_off
+from occamy_xdsl.pipelines import Options, get_all_passes, levers, stages, switched_off
 from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
 from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
 from occamy_xdsl.version import VERSION
+
+SILENT = (
+    "dce",
+    "onnx-infer-shapes",
+    "dnn-stripe",
+    "dnn-expand-stripes",
+    "verify-dnn-pool",
+)
+"""Passes that change no memory, or whose effect shows only once tensors share memory again."""
 
 
 def make_context() -> Context:
@@ -179,7 +188,7 @@ class Compilation:
                 _specs(result_names(main), main.function_type.outputs.data),
             )
             self._unshared_bytes = sum_of_values(main.body.block)
-        if name not in ("dce", "verify-dnn-pool", "onnx-infer-shapes"):
+        if name not in SILENT:
             self.steps.append(PassStep(name, live_bytes(self.module)))
 
     def report(self) -> MemoryReport:
@@ -208,14 +217,13 @@ class Compilation:
         return other
 
     def _meet_memory_limit(self) -> None:
-        """Continues with the first of the plans that `LEVERS` give which is within the limit."""
+        """Continues with the first of the plans that `levers` gives which is within the limit."""
         limit, best = self.options.memory_limit, self
         if limit is None:
             return
-        for change in LEVERS:
+        for options in levers(self.options):
             if best.report().pool_bytes <= limit:
                 break
-            options = replace(self.options, **change)
             if options != self.options and (other := self._planned(options)).pool_bytes < best.pool_bytes:
                 best = other
         if best.pool_bytes > limit:

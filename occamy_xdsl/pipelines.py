@@ -1,6 +1,6 @@
 """The passes of the project, and the standard pipelines as text: one for each target and memory mode."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, cast, get_args
@@ -22,11 +22,13 @@ PASSES: dict[str, tuple[str, ...]] = {
         "dnn-borrow-outputs",
         "dnn-coalesce-tensors",
         "dnn-convert-to-pool",
+        "dnn-expand-stripes",
         "dnn-fuse-dequantization",
         "dnn-fuse-layers",
         "dnn-insert-memory-ops",
         "dnn-schedule",
         "dnn-split-weights",
+        "dnn-stripe",
         "onnx-infer-shapes",
         "verify-dnn-pool",
     ),
@@ -71,6 +73,9 @@ class Options:
     """Whether a result may take the place of an operand that dies."""
     reorder: bool = True
     """Whether ops may run in another order than the file's."""
+    stripe_budget: float | None = None
+    """Extra multiply-accumulates, in percent, that running in stripes of rows may cost; 0 turns stripes off.
+    None: 5 for `optimize="memory"`, else 0."""
     memory_limit: int | None = None
     """Bytes that the pool may have at most."""
     workspace_limit: int | None = None
@@ -103,10 +108,25 @@ class Options:
         ):
             if value not in known:
                 raise UsageError(f"{name} '{value}': expected one of {', '.join(known)}")
+        if self.stripe_budget is not None and not 0 <= self.stripe_budget < float("inf"):
+            raise UsageError(f"stripe budget {self.stripe_budget}: expected a percentage from 0 on")
+        if self.stripe_budget and (self.memory != "pool" or not self.reuse):
+            raise UsageError(
+                f"stripe budget {self.stripe_budget}: stripes need memory 'pool', with buffers that are reused"
+            )
         if self.memory != "pool" and (self.planner, self.reuse, self.in_place) != ("search", True, True):
             raise UsageError(
                 f"memory '{self.memory}': planner, reuse and in-place results are of memory 'pool' only"
             )
+
+    @property
+    def stripes(self) -> float:
+        """The budget for stripes in percent; 0 where there are none."""
+        if self.memory != "pool" or not self.reuse:
+            return 0.0
+        if self.stripe_budget is not None:
+            return self.stripe_budget
+        return 5.0 if self.optimize == "memory" else 0.0
 
     @property
     def processor(self) -> str:
@@ -134,7 +154,7 @@ def _spec(name: str, **options: Any) -> str:
     return f"{name}{{{' '.join(f'{k}={v}' for k, v in texts.items())}}}"
 
 
-SEARCH_FACTOR = 25
+SEARCH_FACTOR = 4
 """How much more `optimize="memory"` searches for an order and a packing."""
 
 
@@ -151,11 +171,20 @@ def _more_states(options: Options) -> dict[str, int]:
     return {"states": SEARCH_FACTOR * 30_000} if options.optimize == "memory" else {}
 
 
-LEVERS: tuple[Mapping[str, Any], ...] = ({"optimize": "memory"},)
-"""
-Changes of the options to try, in this order, where the plan exceeds the memory limit: the cheapest first. They
-leave alone what the user switched off, which is what `switched_off` lists for advice.
-"""
+def levers(options: Options) -> list[Options]:
+    """
+    What to try where the plan exceeds the memory limit, the cheapest first.
+
+    What the user switched off stays off: `switched_off` lists that for advice.
+    """
+    tries = [replace(options, optimize="memory")]
+    if options.stripe_budget is None and tries[0].stripes:
+        tries.append(replace(tries[0], stripe_budget=LAST_STRIPE_BUDGET))
+    return tries
+
+
+LAST_STRIPE_BUDGET = 25.0
+"""Percent of extra arithmetic that is spent on stripes before a memory limit is refused."""
 
 
 def switched_off(options: Options) -> list[tuple[str, Options]]:
@@ -173,6 +202,8 @@ def switched_off(options: Options) -> list[tuple[str, Options]]:
     ):
         if not getattr(options, name):
             off[flag] = {name: True}
+    if options.stripe_budget == 0:
+        off["--stripe-budget 0%"] = {"stripe_budget": LAST_STRIPE_BUDGET}
     if len(off) > 1:
         off[" ".join(off)] = {name: value for change in off.values() for name, value in change.items()}
     return [(flags, replace(options, **change)) for flags, change in off.items()]
@@ -205,6 +236,11 @@ def stages(options: Options) -> list[Stage]:
                 "dce",
                 "dnn-assign-layouts",
                 *([_spec("dnn-schedule", **_more_states(options))] if options.reorder else []),
+                *(
+                    [_spec("dnn-stripe", budget=options.stripes), "dnn-expand-stripes"]
+                    if options.stripes
+                    else []
+                ),
             ],
         ),
         Stage("mem", memory),

@@ -100,10 +100,11 @@ def liveness(block: Block) -> LivenessTable:
             root = root_of(operand)
             if not isinstance(root.owner, dnn.MallocOp | dnn.MemOffsetOp):
                 continue
-            size = (
-                root.owner.size.value.data if isinstance(root.owner, dnn.MemOffsetOp) else dnn.byte_size(root)
-            )
-            entry = ranges.setdefault(root, LiveRange(root, position, position, size))
+            entry = ranges.get(root)
+            if entry is None:
+                owner = root.owner
+                size = owner.size.value.data if isinstance(owner, dnn.MemOffsetOp) else dnn.byte_size(root)
+                entry = ranges[root] = LiveRange(root, position, position, size)
             entry.last = position
             if not entry.users or entry.users[-1] is not op:
                 entry.users.append(op)

@@ -1,5 +1,6 @@
 """The memory limit: exact, tried in every way before it is refused, and refused with advice that holds."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,11 @@ def unet(shared: Path) -> Model:
 
 
 def test_the_reported_bytes_are_enough_and_64_fewer_are_not(unet: Model):
-    report = planned(unet).report()
-    assert planned(unet, memory_limit=report.pool_bytes).pool_bytes == report.pool_bytes
+    report = planned(unet, stripe_budget=0).report()
+    assert planned(unet, stripe_budget=0, memory_limit=report.pool_bytes).pool_bytes == report.pool_bytes
 
     with pytest.raises(MemoryLimitError) as refusal:
-        planned(unet, memory_limit=report.pool_bytes - 64)
+        planned(unet, stripe_budget=0, memory_limit=report.pool_bytes - 64)
     error = refusal.value
     assert (error.needed, error.limit) == (report.pool_bytes, report.pool_bytes - 64)
     assert error.peak_node == report.peak_node
@@ -39,10 +40,20 @@ def test_levers_are_pulled_until_the_limit_is_met(shared: Path, monkeypatch: pyt
     enough = planned(model).pool_bytes
     assert planned(model, reorder=False).pool_bytes > enough
 
-    monkeypatch.setattr(compiler, "LEVERS", ({"planner": "first-fit"}, {"reorder": True}))
+    def levers(options: Options) -> list[Options]:
+        return [replace(options, planner="first-fit"), replace(options, reorder=True)]
+
+    monkeypatch.setattr(compiler, "levers", levers)
     compilation = planned(model, reorder=False, memory_limit=enough)
     assert (compilation.pool_bytes, compilation.options.reorder) == (enough, True)
     assert compilation.ir("mem").count(f"memref<{enough}xi8>") > 0
+
+
+def test_stripes_are_a_lever(unet: Model):
+    limit = planned(unet).pool_bytes - 64
+    compilation = planned(unet, memory_limit=limit)
+    assert compilation.pool_bytes <= limit
+    assert compilation.options.stripes > 0
 
 
 @pytest.mark.parametrize(
@@ -54,7 +65,8 @@ def test_levers_are_pulled_until_the_limit_is_met(shared: Path, monkeypatch: pyt
     ],
 )
 def test_the_advice_is_computed(unet: Model, options: dict[str, object], flags: str):
-    enough = planned(unet).pool_bytes
+    options = {"stripe_budget": 0.0, **options} if options.get("reuse", True) else options
+    enough = planned(unet, stripe_budget=0).pool_bytes
     with pytest.raises(MemoryLimitError) as refusal:
         planned(unet, memory_limit=enough, **options)
     assert f"hint: without {flags}, {enough} bytes are enough" in str(refusal.value)
