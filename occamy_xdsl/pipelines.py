@@ -202,7 +202,7 @@ def switched_off(options: Options) -> list[tuple[str, Options]]:
     ):
         if not getattr(options, name):
             off[flag] = {name: True}
-    if options.stripe_budget == 0:
+    if options.stripe_budget == 0 and options.memory == "pool" and options.reuse:
         off["--stripe-budget 0%"] = {"stripe_budget": LAST_STRIPE_BUDGET}
     if len(off) > 1:
         off[" ".join(off)] = {name: value for change in off.values() for name, value in change.items()}
