@@ -13,6 +13,7 @@ import numpy as np
 from onnx import ModelProto
 from xdsl.context import Context
 from xdsl.dialects import get_all_dialects as get_upstream_dialects
+from xdsl.dialects import gpu
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseIntOrFPElementsAttr,
@@ -36,7 +37,11 @@ from occamy_xdsl.importer import import_model
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
 from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, kernel_calls
-from occamy_xdsl.lowering.cpu.emit import CompiledModel
+from occamy_xdsl.lowering.cpu.emit import Artefact, CompiledModel
+from occamy_xdsl.lowering.cuda import ptx
+from occamy_xdsl.lowering.cuda.convert_dnn_to_cuda import MODEL_BYTES
+from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
+from occamy_xdsl.lowering.cuda.select import ALIGNMENT
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options, get_all_passes, stages
@@ -207,10 +212,15 @@ class Compilation:
 
     def ir(self, stage: str) -> str:
         """
-        The program after a stage, as text: onnx, dnn, mem, mlir or llvm.
+        The program after a stage, as text: onnx, dnn, mem, mlir or llvm; for a GPU also ptx.
 
         Asks for an earlier stage than one already run recompile up to it.
         """
+        if stage == "ptx":
+            return self.compiled_kernels()
+        if stage == "llvm" and self.options.is_cuda:
+            self.run_to("mlir")
+            return toolchain.translate_to_llvm(text_of(_part(self.module, kernels=False)))
         if stage == "llvm":
             return toolchain.translate_to_llvm(toolchain.run_mlir_opt(self.ir("mlir")))
         if stage in self._done and self._done[-1] != stage:
@@ -220,10 +230,19 @@ class Compilation:
 
     def _upstream_text(self) -> str:
         """The lowered module without the list of weights, which only we can read."""
-        listing = {name: self.module.attributes.pop(name) for name in (POOL_BYTES, WEIGHTS_BYTES, WEIGHTS)}
+        listing = dict(self.module.attributes)
+        self.module.attributes.clear()
         text = text_of(self.module)
         self.module.attributes.update(listing)
         return text
+
+    def compiled_kernels(self) -> str:
+        """The PTX of all kernels, empty if there are none. Raises UsageError for a CPU."""
+        if not self.options.is_cuda:
+            raise UsageError(f"ptx: target '{self.options.target}' has none, only cuda")
+        self.run_to("mlir")
+        kernels = _part(self.module, kernels=True)
+        return ptx.assemble(text_of(kernels), self.options.processor) if kernels.body.block.ops else ""
 
     def kernels(self) -> list[tuple[str, str]]:
         """The ONNX node and the kernel of each call, in order of execution."""
@@ -244,14 +263,31 @@ class Compilation:
             version=VERSION,
             pool_bytes=_count(self.module, POOL_BYTES),
             weights_bytes=_count(self.module, WEIGHTS_BYTES),
+            **({"pool_alignment": ALIGNMENT} if self.options.is_cuda else {}),
+        )
+
+    def artefact(self, folder: Path) -> Artefact:
+        """What artefacts are written from; the weights are in a file in `folder`."""
+        if not self.options.is_cuda:
+            return self.compiled(folder)
+        signature = self.signature()
+        weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
+        host = text_of(_part(self.module, kernels=False))
+        return CompiledCudaModel(
+            host, self.compiled_kernels(), _count(self.module, MODEL_BYTES), signature, weights
         )
 
     def compiled(self, folder: Path) -> CompiledModel:
-        """The model after lowering; its weights are written to a file in `folder`."""
+        """The model for a CPU after lowering; its weights are written to a file in `folder`."""
         signature = self.signature()
         weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
         return CompiledModel(self._upstream_text(), signature, weights, isa)
+
+
+def _part(module: ModuleOp, *, kernels: bool) -> ModuleOp:
+    """A copy of the gpu.modules of a lowered module, or of all that is not in them."""
+    return ModuleOp([op.clone() for op in module.ops if isinstance(op, gpu.ModuleOp) == kernels])
 
 
 def _specs(names: Sequence[str], types: Sequence[Any]) -> tuple[TensorSpec, ...]:

@@ -32,6 +32,10 @@ PASSES: dict[str, tuple[str, ...]] = {
         "cpu-assign-workspaces",
         "cpu-insert-clock",
     ),
+    "occamy_xdsl.lowering.cuda": (
+        "convert-dnn-to-cuda",
+        "cuda-assign-workspaces",
+    ),
 }
 """Every pass, by the package that holds it. Pass `a-b` is the class `ABPass` in the file `a_b.py` there."""
 
@@ -55,7 +59,7 @@ class Options:
     """What a compilation may be asked for. The defaults are those of the command line."""
 
     target: str = "cpu"
-    """`cpu`, or `cpu:NAME` with a processor that LLVM knows."""
+    """`cpu`, or `cpu:NAME` with a processor that LLVM knows; `cuda`, or `cuda:sm_XX` with an architecture."""
     memory: Memory = "pool"
     planner: str = "search"
     optimize: Optimize = "balanced"
@@ -79,12 +83,12 @@ class Options:
         from occamy_xdsl.lowering.toolchain import Isa
         from occamy_xdsl.planning.planners import PLANNERS
 
-        architecture, colon, processor = self.target.partition(":")
-        if architecture == "cuda":
-            raise UsageError(f"target '{self.target}': code for GPUs is not available yet, only cpu")
-        if architecture != "cpu" or (colon and not processor):
-            raise UsageError(f"target '{self.target}': expected cpu or cpu:PROCESSOR")
-        if self.processor != "host":
+        kind, colon, processor = self.target.partition(":")
+        if kind not in ("cpu", "cuda") or (colon and not processor):
+            raise UsageError(f"target '{self.target}': expected cpu, cpu:PROCESSOR, cuda or cuda:sm_XX")
+        if kind == "cuda":
+            self._check_cuda()
+        elif self.processor != "host":
             try:
                 Isa.parse(self.processor)
             except ValueError as error:
@@ -103,10 +107,32 @@ class Options:
                 f"memory '{self.memory}': planner, reuse and in-place results are of memory 'pool' only"
             )
 
+    def _check_cuda(self) -> None:
+        from occamy_xdsl.lowering.cuda.ptx import CHIPS
+
+        if self.processor not in CHIPS:
+            known = " ".join(CHIPS)
+            raise UsageError(
+                f"target '{self.target}': unknown architecture '{self.processor}', known are: {known}"
+            )
+        if self.memory != "pool":
+            raise UsageError(f"memory '{self.memory}': target '{self.target}' has memory 'pool' only")
+        if self.profile:
+            raise UsageError(f"profile: not available for target '{self.target}'")
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the target is a GPU."""
+        return self.target.partition(":")[0] == "cuda"
+
     @property
     def processor(self) -> str:
-        """The processor's name, as LLVM knows it; `host` for the machine that compiles."""
-        return self.target.partition(":")[2] or "host"
+        """
+        The processor's name, as LLVM knows it; `host` for the machine that compiles.
+
+        PTX for one architecture runs on all later ones, so a GPU of no name is the oldest that CUDA 13 has.
+        """
+        return self.target.partition(":")[2] or ("sm_75" if self.is_cuda else "host")
 
 
 @dataclass(frozen=True)
@@ -131,17 +157,29 @@ def _spec(name: str, **options: Any) -> str:
 
 def stages(options: Options) -> list[Stage]:
     """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
+    if options.is_cuda:
+        # What the libraries and kernels of a GPU take: row-major activations, aligned to 256 bytes.
+        layouts = _spec("dnn-assign-layouts", channels_last=False)
+        limit = {} if options.workspace_limit is None else {"limit": options.workspace_limit}
+        workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **limit)
+        alignment = {"alignment": 256}
+        lowering = _spec("convert-dnn-to-cuda", chip=options.processor)
+    else:
+        layouts = "dnn-assign-layouts"
+        workspaces = _spec("cpu-assign-workspaces", target=options.processor)
+        alignment = {}
+        lowering = _spec("convert-dnn-to-cpu", target=options.processor)
     memory = list[str]()
     match options.memory:
         case "pool":
             memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
-            memory += [_spec("cpu-assign-workspaces", target=options.processor)]
-            memory += [_spec("dnn-convert-to-pool", planner=options.planner, reuse=options.reuse)]
+            memory += [workspaces]
+            memory += [_spec("dnn-convert-to-pool", planner=options.planner, reuse=options.reuse, **alignment)]
             memory += ["verify-dnn-pool"]
         case "eager" | "lazy":
             memory += [_spec("dnn-insert-memory-ops", mode=options.memory)]
-            memory += [_spec("cpu-assign-workspaces", target=options.processor)]
+            memory += [workspaces]
     return [
         Stage("onnx", ["onnx-infer-shapes"]),
         Stage(
@@ -150,7 +188,7 @@ def stages(options: Options) -> list[Stage]:
                 "convert-onnx-to-dnn",
                 *(["dnn-fuse-layers"] if options.fuse else []),
                 "dce",
-                "dnn-assign-layouts",
+                layouts,
                 *(["dnn-schedule"] if options.reorder else []),
             ],
         ),
@@ -158,7 +196,7 @@ def stages(options: Options) -> list[Stage]:
         Stage(
             "mlir",
             [
-                _spec("convert-dnn-to-cpu", target=options.processor),
+                lowering,
                 *(["cpu-insert-clock"] if options.profile else []),
             ],
         ),
