@@ -17,6 +17,15 @@ TOLERANCE = 1e-3
 """Largest difference from ONNX Runtime, as a share of the largest score."""
 
 
+def difference_from_shipped(net: str) -> float:
+    """Largest difference from the output that onnx ships for its own test input, relative to the largest value."""
+    executable = oc.compile(oc.load(onnx_nets.load(net)))
+    (image,) = executable.signature.inputs
+    want = onnx_nets.shipped_output(net)
+    (got,) = executable.run({image.name: onnx_nets.test_input(image.shape)}).values()
+    return float(np.abs(got - want).max() / np.abs(want).max())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """0, or 1 where the result differs from ONNX Runtime's by more than rounding explains."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -24,7 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--iterations", type=int, default=20, help="timed runs of each implementation")
     options = parser.parse_args(arguments)
 
-    print(f"{options.net} with random weights\n")
+    deviation = difference_from_shipped(options.net)
+    print(
+        f"{options.net} as onnx ships it: difference from the expected output {deviation:.1e} of the largest score"
+    )
+    print(f"{options.net} with random weights, so that the scores differ:\n")
     model = oc.load(onnx_nets.with_random_weights(onnx_nets.load(options.net)))
     start = time.perf_counter()
     executable = oc.compile(model)
@@ -37,11 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ((name, scores),) = executable.run(values).items()
     scores, expected = scores.ravel(), theirs(values)[name].ravel()
     difference = float(np.abs(scores - expected).max() / np.abs(expected).max())
-    right = difference <= TOLERANCE
+    right = max(difference, deviation) <= TOLERANCE
     print(f"{'class':>5} {'occamy':>12} {'ONNX Runtime':>12}")
     for i in np.argsort(-scores, kind="stable")[:5]:
         print(f"{i:>5} {scores[i]:>12.6f} {expected[i]:>12.6f}")
-    print(f"largest difference: {difference:.1e} of the largest score, {'right' if right else 'WRONG'}\n")
+    print(f"largest difference from ONNX Runtime: {difference:.1e} of the largest score")
+    print(f"{'right' if right else 'WRONG'}\n")
 
     times = measure([lambda: executable.run(values), lambda: theirs(values)], 3, options.iterations)
     ours, others = (statistics_of(t)["p50"] for t in times)

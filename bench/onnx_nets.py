@@ -1,5 +1,6 @@
 """Networks to measure: those that come with the onnx package, at full size but with weights left out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,18 @@ NETS = sorted(path.stem.removeprefix("light_") for path in FOLDER.glob("light_*.
 def load(net: str) -> ModelProto:
     """The network called `net`, in which ConstantOfShape nodes stand for most weights."""
     return onnx.load(FOLDER / f"light_{net}.onnx")
+
+
+def test_input(shape: Sequence[int]) -> np.ndarray:
+    """The input for which onnx ships an expected output: rising from 0 to 1."""
+    size = int(np.prod(shape))
+    return (np.arange(size).reshape(shape) / size).astype(np.float32)
+
+
+def shipped_output(net: str) -> np.ndarray:
+    """The expected output of the network called `net` on `test_input`."""
+    file = FOLDER / f"light_{net}_output_0.pb"
+    return numpy_helper.to_array(onnx.TensorProto.FromString(file.read_bytes()))
 
 
 def with_random_weights(model: ModelProto, seed: int = 0) -> ModelProto:

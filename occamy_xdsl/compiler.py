@@ -130,7 +130,6 @@ class Compilation:
         self.context = make_context()
         self.module = model.import_module()
         self.steps = list[PassStep]()
-        self._texts: dict[str, str] = {}
         self._pending = stages(options)
         self._signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] | None = None
         self._report: MemoryReport | None = None
@@ -149,7 +148,9 @@ class Compilation:
         passes = available_passes()
         while stage not in self._done:
             current = self._pending.pop(0)
-            for text in current.passes:
+            # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
+            passes_to_run = current.passes if current.name != "onnx" or stage == "onnx" else ()
+            for text in passes_to_run:
                 PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
                 if current.name != "mlir":
                     self._observe(text.partition("{")[0])
@@ -163,7 +164,7 @@ class Compilation:
 
     def _observe(self, name: str) -> None:
         """Notes what later stages no longer show."""
-        if name == "onnx-infer-shapes":
+        if name == "convert-onnx-to-dnn":
             main = function_named(self.module)
             self._signature = (
                 _specs(input_names(main), [a.type for a in main.body.block.args]),

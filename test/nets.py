@@ -73,6 +73,22 @@ def densenet() -> ModelProto:
     return n.model({"x": (2, 3, 8, 8)}, [x])
 
 
+def preactivation() -> ModelProto:
+    """Normalisation before the convolutions, which pad its result; concatenations of all layers so far."""
+    n = Net()
+    x, c = n.conv("x", 3, 8), 8
+    a = n.op("Relu", n.bn(x, c))
+    b = n.op("Relu", n.bn(x, c))
+    x = n.op("Add", x, n.op("Add", n.conv(a, c, c), n.conv(a, c, c, 1)))
+    layers = [n.op("Add", x, n.conv(b, c, c, group=c)), n.conv("x", 3, 5)]
+    widths = [8, 5]
+    for _ in range(5):
+        joined = n.op("Relu", n.bn(n.op("Concat", *layers, axis=1), sum(widths)))
+        layers.append(n.conv(joined, sum(widths), 4))
+        widths.append(4)
+    return n.model({"x": (1, 3, 7, 9)}, [n.conv(n.op("Concat", *layers, axis=1), sum(widths), 6, 1)])
+
+
 def inception() -> ModelProto:
     n = Net()
     x = n.conv("x", 3, 8)
@@ -195,5 +211,16 @@ def aliases() -> ModelProto:
 
 NETS: dict[str, Callable[[], ModelProto]] = {
     f.__name__: f
-    for f in (resnet, densenet, inception, unet, mobilenet, yolo, shufflenet, attention, aliases)
+    for f in (
+        resnet,
+        densenet,
+        preactivation,
+        inception,
+        unet,
+        mobilenet,
+        yolo,
+        shufflenet,
+        attention,
+        aliases,
+    )
 }

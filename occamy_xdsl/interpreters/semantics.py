@@ -95,8 +95,12 @@ def _windows(x: Array, geometry: Geometry, kernel: Sequence[int], result: Sequen
 
 
 def _conv(op: dnn.ConvOp, groups: Groups) -> tuple[Array, ...]:
+    x, (w,) = np.concatenate([*groups["input"], *groups["joined"]], axis=1), groups["filter"]
+    if op.prologue is not None:
+        arguments = [np.broadcast_to(a, x.shape) for a in (x, *groups["prologue_extras"])]
+        (x,) = evaluate_block(op.prologue.block, arguments)
     wide_type = numpy_dtype(op.accumulated_type)
-    x, w = (groups[name][0].astype(wide_type, copy=False) for name in ("input", "filter"))
+    x, w = (a.astype(wide_type, copy=False) for a in (x, w))
     result = dnn.shape_of(op.destinations[0])
     kernel, group = w.shape[2:], op.group_.value.data
     geometry = op.window_geometry(len(kernel))

@@ -66,23 +66,13 @@ def _candidates(tool: str) -> list[Path]:
 
 
 @cache
-def find_tool(tool: str) -> Path:
+def find_tool(tool: str) -> tuple[Path, str]:
     """
-    Path of `mlir-opt` or `mlir-translate`.
+    Path and version, for example `22.1.0`, of `mlir-opt` or `mlir-translate`.
 
     Raises ToolError if there is none, or if its LLVM major version is not the one of llvmlite, which has to
     read what the tools write.
     """
-    return _find_tool(tool)[0]
-
-
-def tool_version(tool: str) -> str:
-    """Version of `mlir-opt` or `mlir-translate`, for example `22.1.0`; raises as `find_tool`."""
-    return _find_tool(tool)[1]
-
-
-@cache
-def _find_tool(tool: str) -> tuple[Path, str]:
     for path in _candidates(tool):
         if not path.is_file():
             continue
@@ -99,7 +89,7 @@ def _find_tool(tool: str) -> tuple[Path, str]:
 
 def _run(tool: str, arguments: list[str], text: str) -> str:
     """Standard output of one run of `tool` that reads `text` on its standard input."""
-    path = find_tool(tool)
+    path, _ = find_tool(tool)
     try:
         done = subprocess.run(
             [path, *arguments], input=text, capture_output=True, text=True, timeout=TIME_LIMIT

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 from math import prod
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from xdsl.dialects.builtin import (
@@ -339,12 +339,7 @@ class Emitter:
 
 def _weights_of(value: SSAValue) -> Weights | None:
     """A constant as weights, None for any other value and where the bytes are not at hand."""
-    owner = value.owner
-    if not isinstance(owner, dnn.ConstantOp):
+    if not isinstance(value.owner, dnn.ConstantOp):
         return None
-    if isinstance(owner.value, WeightsRefAttr):
-        return owner.value.data if owner.value.data.has_data else None
-    type = cast("TensorType[Attribute]", owner.output.type)
-    return Weights(
-        str(owner.value), numpy_dtype(type.element_type), shape_of(type), partial(to_array, owner.value, type)
-    )
+    weights = value.owner.weights
+    return weights if weights.has_data else None

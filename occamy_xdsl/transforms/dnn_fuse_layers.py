@@ -1,7 +1,8 @@
-"""`dnn-fuse-layers`: scalar work moves into the layer that produces its operand; affine constants into weights."""
+"""`dnn-fuse-layers`: scalar work and joins move into neighbouring layers; affine constants into weights."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -15,7 +16,8 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.dialects import dnn
-from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, dense_or_ref, numpy_dtype, to_array
+from occamy_xdsl.dialects.dnn.geometry import is_channel_vector
+from occamy_xdsl.dialects.weights import Weights, dense_or_ref, numpy_dtype
 
 Array = NDArray[Any]
 
@@ -34,8 +36,23 @@ class DnnFuseLayersPass(ModulePass):
       epilogue (batch normalisation, bias) are computed into its filter and bias;
     - constant padding by 0 of spatial dimensions alone becomes part of a convolution's own padding.
 
+    Then four more, for what is left:
+
+    - a concatenation of many tensors that starts with those of another one takes that one's result instead;
+    - cheap elementwise work on one tensor, with constants of one value a channel, moves into the prologues of
+      the convolutions that alone use its result. Only where the tensor is needed beside the result, because it
+      has other users or belongs to the caller: otherwise the work is done in place;
+    - a concatenation of few tensors along the channels that only convolutions use is left to them: they read
+      the tensors as `joined` inputs;
+    - a channel shuffle in front of a depthwise convolution moves behind it, where there are not more elements:
+      the filter and the bias are shuffled back instead.
+
+    None of these can make the peak of live bytes higher: what they keep alive for longer takes the place of
+    something that is as large and as long alive.
+
     Requires: value form.
-    Ensures: the same results up to rounding. A result that has other users or is returned is never fused away.
+    Ensures: the same results up to rounding. A result that is returned, or that has other users than those
+    that it is fused into, is never fused away.
 
     Before:
 
@@ -86,6 +103,15 @@ def fuse_block(block: Block) -> None:
             current: FoldsAffine | None = op
             while current is not None:
                 current = fold_affine(current)
+    for rewrite, kind in (
+        (share_prefix, dnn.ConcatOp),
+        (fuse_into_convolutions, dnn.ElementwiseOp),
+        (leave_to_convolutions, dnn.ConcatOp),
+        (sink_shuffle, dnn.ConvOp),
+    ):
+        for op in list(block.ops):
+            if isinstance(op, kind):
+                rewrite(cast(Any, op))
 
 
 def single_user(value: SSAValue) -> Operation | None:
@@ -170,7 +196,9 @@ def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
         return False
     outer = [element if v is result else argument[v] for v in op.ins]
     block.add_op(dnn.YieldOp(*clone_body(op.body.block, block, outer)))
-    fused = producer.rebuilt(groups={"extras": extras}, results=[op.results[0].type], regions=[Region(block)])
+    fused = producer.rebuilt(
+        groups={"extras": extras}, results=[op.results[0].type], regions={"epilogue": Region(block)}
+    )
     # The fused op stands where the elementwise op stood: there all its operands are defined.
     replace(op, fused)
     Rewriter.erase_op(producer)
@@ -182,14 +210,6 @@ def constant_of(value: SSAValue) -> dnn.ConstantOp | None:
     return value.owner if isinstance(value.owner, dnn.ConstantOp) else None
 
 
-def weights_of(op: dnn.ConstantOp) -> Weights:
-    """The constant's value as weights that need not be loaded yet."""
-    if isinstance(op.value, WeightsRefAttr):
-        return op.value.data
-    array = to_array(op.value, op.output.type)
-    return Weights.of(array, f"dense({array.dtype},{array.tobytes().hex()})")
-
-
 def constant_before(op: Operation, weights: Weights, like: SSAValue) -> SSAValue:
     """A new constant in front of `op` with the element type of `like`."""
     assert op.parent is not None
@@ -198,13 +218,6 @@ def constant_before(op: Operation, weights: Weights, like: SSAValue) -> SSAValue
     constant.location = op.location
     op.parent.insert_op_before(constant, op)
     return constant.output
-
-
-def channel_vector(shape: Sequence[int], rank: int, channel: int, channels: int) -> bool:
-    """Whether a constant of `shape`, broadcast to `rank` dimensions, has one value a channel or one in all."""
-    lead = rank - len(shape)
-    sizes = {dim + lead: size for dim, size in enumerate(shape)}
-    return all(size == 1 or (dim == channel and size == channels) for dim, size in sizes.items())
 
 
 FoldsAffine: TypeAlias = dnn.ConvOp | dnn.ConvTransposeOp | dnn.MatmulOp
@@ -260,7 +273,7 @@ def fold_affine(op: FoldsAffine) -> FoldsAffine | None:
         "bias": [] if bias is None else [bias],
         "extras": extras,
     }
-    folded = op.rebuilt(groups=groups, regions=[] if is_identity else [Region(rest)])
+    folded = op.rebuilt(groups=groups, regions={"epilogue": None if is_identity else Region(rest)})
     replace(op, folded)
     return cast(FoldsAffine, folded)
 
@@ -275,9 +288,9 @@ def _channel_constant(op: FoldsAffine, value: SSAValue, channel: int, channels: 
     extra = op.extras[value.index - 1]
     constant = constant_of(extra)
     rank = len(dnn.shape_of(op.results[0]))
-    if constant is None or not channel_vector(dnn.shape_of(extra), rank, channel, channels):
+    if constant is None or not is_channel_vector(dnn.shape_of(extra), rank, channel, channels):
         return None
-    return weights_of(constant)
+    return constant.weights
 
 
 _NUMPY: dict[str, Callable[[Array, Array], Array]] = {
@@ -299,7 +312,7 @@ def _fold_bias(op: FoldsAffine, kind: str, value: Weights, channels: int) -> SSA
         return _NUMPY[kind](start, np.broadcast_to(other.reshape(-1), (channels,)))
 
     constant = constant_of(op.bias) if op.bias is not None else None
-    inputs = (weights_of(constant), value) if constant is not None else (value,)
+    inputs = (constant.weights, value) if constant is not None else (value,)
     filter = op.b if isinstance(op, dnn.MatmulOp) else op.filter
     weights = Weights.derived(f"bias-{kind}", fold, *inputs, dtype=value.dtype, shape=(channels,))
     return constant_before(op, weights, filter)
@@ -325,7 +338,7 @@ def _fold_filter(
         return _NUMPY[kind](filter, spread.reshape(shape[0], shape[1], *ones))
 
     label = f"filter-{kind}-{layer}{groups}"
-    weights = weights_of(constant)
+    weights = constant.weights
     return Weights.derived(label, fold, weights, value, dtype=weights.dtype, shape=shape)
 
 
@@ -333,6 +346,8 @@ def fold_padding(op: dnn.PadOp) -> bool:
     """Moves padding by 0 of spatial dimensions alone into the convolution that is the only user."""
     user = single_user(op.results[0])
     if not isinstance(user, dnn.ConvOp) or user.input is not op.results[0] or op.mode.data != "constant":
+        return False
+    if user.joined or user.prologue is not None:
         return False
     value = cast(FloatAttr[AnyFloat], op.value).value.data
     low, high = dnn.ints(op.low), dnn.ints(op.high)
@@ -343,3 +358,169 @@ def fold_padding(op: dnn.PadOp) -> bool:
     user.properties["pads"] = dnn.i64_array(a + b for a, b in zip(pads, (*low[2:], *high[2:]), strict=True))
     Rewriter.erase_op(op)
     return True
+
+
+MOST_PARTS = 4
+"""Inputs that a convolution may join; each makes its code longer."""
+MOST_PROLOGUE_OPS = 8
+"""Scalar ops that a prologue may have: it is computed more than once for each element."""
+
+
+def convolutions_reading(value: SSAValue) -> list[dnn.ConvOp] | None:
+    """
+    The convolutions that use `value` as the first part of their input, and for nothing else.
+
+    None where `value` has other users, or none.
+    """
+    users = list[dnn.ConvOp]()
+    for use in value.uses:
+        user = use.operation
+        if not isinstance(user, dnn.ConvOp) or user.input is not value or user in users:
+            return None
+        users.append(user)
+    return users or None
+
+
+def can_join(op: Operation) -> bool:
+    """Whether convolutions could read the inputs of `op` as parts of theirs."""
+    return (
+        isinstance(op, dnn.ConcatOp)
+        and op.axis.value.data == 1
+        and 1 < len(op.ins) <= MOST_PARTS
+        and all(0 not in dnn.shape_of(value) for value in op.ins)
+    )
+
+
+def share_prefix(op: dnn.ConcatOp) -> None:
+    """Lets a long concatenation start with the result of an earlier one of its first inputs."""
+    if len(op.ins) <= MOST_PARTS:
+        return
+    users = [use.operation for use in op.ins[0].uses]
+    earlier = [
+        user
+        for user in users
+        if isinstance(user, dnn.ConcatOp)
+        and user.axis == op.axis
+        and 1 < len(user.ins) < len(op.ins)
+        and tuple(user.ins) == tuple(op.ins[: len(user.ins)])
+        and user.parent is op.parent
+        and user.is_before_in_block(op)
+    ]
+    if not earlier:
+        return
+    longest = max(earlier, key=lambda user: len(user.ins))
+    replace(op, op.rebuilt(groups={"ins": [longest.results[0], *op.ins[len(longest.ins) :]]}))
+
+
+def fuse_into_convolutions(op: dnn.ElementwiseOp) -> None:
+    """Moves `op` into the prologues of the convolutions that use its result, if its operand stays anyway."""
+    result = op.results[0]
+    shape = dnn.shape_of(result)
+    users = convolutions_reading(result)
+    full = [
+        v for v in op.ins if len(shape) < 2 or not is_channel_vector(dnn.shape_of(v), len(shape), 1, shape[1])
+    ]
+    if users is None or any(user.joined or user.prologue is not None for user in users):
+        return
+    if len(set(full)) != 1 or full[0].type != result.type or not is_cheap(op.body.block):
+        return
+    source = full[0]
+    joins = isinstance(source.owner, Operation) and can_join(source.owner)
+    joins = joins and all(user.group_.value.data == 1 for user in users)
+    if single_user(source) is op and not isinstance(source, BlockArgument) and not joins:
+        return
+    extras = [v for v in dict.fromkeys(op.ins) if v is not source]
+    for user in users:
+        block = Block(arg_types=[dnn.signless(dnn.element_type_of(v)) for v in (source, *extras)])
+        argument = dict(zip((source, *extras), block.args, strict=True))
+        block.add_op(dnn.YieldOp(*clone_body(op.body.block, block, [argument[v] for v in op.ins])))
+        groups = {"input": [source], "prologue_extras": extras}
+        replace(user, user.rebuilt(groups=groups, regions={"prologue": Region(block)}))
+    Rewriter.erase_op(op)
+
+
+def is_cheap(block: Block) -> bool:
+    """Whether a region is a few additions, multiplications, comparisons or the like."""
+    work = [op for op in block.ops if not isinstance(op, arith.ConstantOp | dnn.YieldOp)]
+    cheap = all(op.name.startswith("arith.") and "div" not in op.name and "rem" not in op.name for op in work)
+    return cheap and len(work) <= MOST_PROLOGUE_OPS
+
+
+def leave_to_convolutions(op: dnn.ConcatOp) -> None:
+    """Lets the convolutions that use a concatenation read its inputs themselves."""
+    users = convolutions_reading(op.results[0])
+    if users is None or not can_join(op) or any(user.joined or user.group_.value.data != 1 for user in users):
+        return
+    for user in users:
+        replace(user, user.rebuilt(groups={"input": op.ins[:1], "joined": op.ins[1:]}))
+    Rewriter.erase_op(op)
+
+
+Shuffle: TypeAlias = tuple[dnn.ReshapeOp, dnn.TransposeOp, dnn.ReshapeOp]
+
+
+def shuffle_of(value: SSAValue) -> Shuffle | None:
+    """
+    The steps of the channel shuffle that makes `value`; None where it is none, or a step has other users.
+
+    A shuffle splits the channels into a matrix, transposes it, and joins them again (ShuffleNet,
+    arXiv 1707.01083).
+    """
+    join = value.owner
+    turn = join.input.owner if isinstance(join, dnn.ReshapeOp) else None
+    split = turn.input.owner if isinstance(turn, dnn.TransposeOp) else None
+    if (
+        not isinstance(join, dnn.ReshapeOp)
+        or not isinstance(turn, dnn.TransposeOp)
+        or not isinstance(split, dnn.ReshapeOp)
+    ):
+        return None
+    if single_user(split.results[0]) is not turn or single_user(turn.results[0]) is not join:
+        return None
+    shape, middle = dnn.shape_of(value), dnn.shape_of(split.results[0])
+    is_split = len(middle) == len(shape) + 1 and (*middle[:1], middle[1] * middle[2], *middle[3:]) == shape
+    turned = (0, 2, 1, *range(3, len(middle)))
+    if dnn.shape_of(split.input) != shape or not is_split or dnn.ints(turn.permutation) != turned:
+        return None
+    return split, turn, join
+
+
+def sink_shuffle(op: dnn.ConvOp) -> None:
+    """Moves a channel shuffle behind the depthwise convolution that alone uses it."""
+    shuffle, shape, result = shuffle_of(op.input), dnn.shape_of(op.input), op.results[0]
+    is_depthwise = op.group_.value.data == shape[1] == dnn.shape_of(op.filter)[0]
+    parameters = {"filter": op.filter} | ({} if op.bias is None else {"bias": op.bias})
+    if (
+        shuffle is None
+        or not is_depthwise
+        or single_user(op.input) is not op
+        or op.extras
+        or op.prologue is not None
+        or prod(dnn.shape_of(result)) > prod(shape)
+        or any(constant_of(value) is None for value in parameters.values())
+    ):
+        return
+    split, turn, join = shuffle
+    rows, columns = dnn.shape_of(split.results[0])[1:3]
+
+    def unshuffle(array: Array) -> Array:
+        return array.reshape(columns, rows, *array.shape[1:]).swapaxes(0, 1).reshape(array.shape)
+
+    groups: dict[str, Sequence[SSAValue]] = {"input": [split.input]}
+    for name, value in parameters.items():
+        weights = cast(dnn.ConstantOp, value.owner).weights
+        label = f"unshuffle{rows}x{columns}"
+        derived = Weights.derived(label, unshuffle, weights, dtype=weights.dtype, shape=weights.shape)
+        groups[name] = [constant_before(op, derived, value)]
+    convolution = op.rebuilt(groups=groups)
+    batch, _, *spatial = dnn.shape_of(result)
+    new_split = dnn.ReshapeOp(convolution.results[0], (batch, rows, columns, *spatial))
+    new_turn = dnn.TransposeOp(new_split.results[0], dnn.ints(turn.permutation))
+    new_join = dnn.ReshapeOp(new_turn.results[0], dnn.shape_of(result))
+    for new, old in ((new_split, split), (new_turn, turn), (new_join, join)):
+        new.location = old.location
+    assert op.parent is not None
+    op.parent.insert_ops_before([convolution, new_split, new_turn], op)
+    replace(op, new_join)
+    for old in (join, turn, split):
+        Rewriter.erase_op(old)

@@ -112,3 +112,264 @@ func.func @padding(%x: tensor<1x1x4x4xf32>, %w: tensor<1x1x1x1xf32>) -> (tensor<
     {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x1x6x6xf32>
   func.return %c, %d : tensor<1x1x8x10xf32>, tensor<1x1x6x6xf32>
 }
+
+// -----
+
+// Work on a tensor that others need moves into every convolution that reads its result, padded or not.
+// CHECK-LABEL: @prologue
+// CHECK-NOT:   dnn.elementwise
+// CHECK:       %y = dnn.conv input(%x : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>) prologue_extras(%s : tensor<4x1x1xf32>)
+// CHECK-SAME:    prologue {
+// CHECK-NEXT:  ^bb0([[A:%.*]]: f32, [[B:%.*]]: f32):
+// CHECK:         [[M:%.*]] = arith.addf [[A]], [[B]] : f32
+// CHECK-NEXT:    [[R:%.*]] = arith.maximumf [[M]]
+// CHECK-NEXT:    dnn.yield [[R]] : f32
+// CHECK:       %z = dnn.conv input(%x : tensor<1x4x8x8xf32>) filter(%v : tensor<2x4x1x1xf32>) prologue_extras(%s : tensor<4x1x1xf32>)
+// CHECK-SAME:    prologue {
+func.func @prologue(%x: tensor<1x4x8x8xf32>, %s: tensor<4x1x1xf32>, %w: tensor<4x4x3x3xf32>, %v: tensor<2x4x1x1xf32>)
+    -> (tensor<1x4x8x8xf32>, tensor<1x2x8x8xf32>) {
+  %n = dnn.elementwise ins(%x, %s : tensor<1x4x8x8xf32>, tensor<4x1x1xf32>) -> tensor<1x4x8x8xf32> body {
+  ^bb0(%a: f32, %b: f32):
+    %zero = arith.constant 0.0 : f32
+    %m = arith.addf %a, %b : f32
+    %o = arith.maximumf %m, %zero : f32
+    dnn.yield %o : f32
+  }
+  %y = dnn.conv input(%n : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  %z = dnn.conv input(%n : tensor<1x4x8x8xf32>) filter(%v : tensor<2x4x1x1xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x2x8x8xf32>
+  func.return %y, %z : tensor<1x4x8x8xf32>, tensor<1x2x8x8xf32>
+}
+
+// -----
+
+// The result is returned as well.
+// CHECK-LABEL: @prologue_result_returned
+// CHECK:       dnn.elementwise
+// CHECK:       dnn.conv
+// CHECK-NOT:   prologue
+func.func @prologue_result_returned(%x: tensor<1x4x8x8xf32>, %s: tensor<4x1x1xf32>, %w: tensor<4x4x3x3xf32>) -> (tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>) {
+  %n = dnn.elementwise ins(%x, %s : tensor<1x4x8x8xf32>, tensor<4x1x1xf32>) -> tensor<1x4x8x8xf32> body {
+  ^bb0(%a: f32, %b: f32):
+    %zero = arith.constant 0.0 : f32
+    %m = arith.addf %a, %b : f32
+    %o = arith.maximumf %m, %zero : f32
+    dnn.yield %o : f32
+  }
+  %y = dnn.conv input(%n : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return %y, %n : tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>
+}
+
+// -----
+
+// The other operand has one value a column, not a channel.
+// CHECK-LABEL: @prologue_by_column
+// CHECK:       dnn.elementwise
+// CHECK:       dnn.conv
+// CHECK-NOT:   prologue
+func.func @prologue_by_column(%x: tensor<1x4x8x8xf32>, %s: tensor<8xf32>, %w: tensor<4x4x3x3xf32>) -> (tensor<1x4x8x8xf32>) {
+  %n = dnn.elementwise ins(%x, %s : tensor<1x4x8x8xf32>, tensor<8xf32>) -> tensor<1x4x8x8xf32> body {
+  ^bb0(%a: f32, %b: f32):
+    %zero = arith.constant 0.0 : f32
+    %m = arith.addf %a, %b : f32
+    %o = arith.maximumf %m, %zero : f32
+    dnn.yield %o : f32
+  }
+  %y = dnn.conv input(%n : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return %y : tensor<1x4x8x8xf32>
+}
+
+// -----
+
+// A division for each product would cost more than it saves.
+// CHECK-LABEL: @prologue_dear
+// CHECK:       dnn.elementwise
+// CHECK:       dnn.conv
+// CHECK-NOT:   prologue
+func.func @prologue_dear(%x: tensor<1x4x8x8xf32>, %s: tensor<4x1x1xf32>, %w: tensor<4x4x3x3xf32>) -> (tensor<1x4x8x8xf32>) {
+  %n = dnn.elementwise ins(%x, %s : tensor<1x4x8x8xf32>, tensor<4x1x1xf32>) -> tensor<1x4x8x8xf32> body {
+  ^bb0(%a: f32, %b: f32):
+    %zero = arith.constant 0.0 : f32
+    %m = arith.divf %a, %b : f32
+    %o = arith.maximumf %m, %zero : f32
+    dnn.yield %o : f32
+  }
+  %y = dnn.conv input(%n : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return %y : tensor<1x4x8x8xf32>
+}
+
+// -----
+
+// The convolution adds the result as well.
+// CHECK-LABEL: @prologue_as_residual
+// CHECK:       dnn.elementwise
+// CHECK:       dnn.conv
+// CHECK-NOT:   prologue
+func.func @prologue_as_residual(%x: tensor<1x4x8x8xf32>, %s: tensor<4x1x1xf32>, %w: tensor<4x4x3x3xf32>) -> (tensor<1x4x8x8xf32>) {
+  %n = dnn.elementwise ins(%x, %s : tensor<1x4x8x8xf32>, tensor<4x1x1xf32>) -> tensor<1x4x8x8xf32> body {
+  ^bb0(%a: f32, %b: f32):
+    %zero = arith.constant 0.0 : f32
+    %m = arith.addf %a, %b : f32
+    %o = arith.maximumf %m, %zero : f32
+    dnn.yield %o : f32
+  }
+  %y = dnn.conv input(%n : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>) extras(%n : tensor<1x4x8x8xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32> epilogue {
+  ^bb0(%a: f32, %b: f32):
+    %o = arith.addf %a, %b : f32
+    dnn.yield %o : f32
+  }
+  func.return %y : tensor<1x4x8x8xf32>
+}
+
+// -----
+
+// Nothing else needs the operand, so the work is done in place.
+// CHECK-LABEL: @prologue_in_place
+// CHECK:       dnn.elementwise
+// CHECK:       dnn.conv
+// CHECK-NOT:   prologue
+func.func @prologue_in_place(%i: tensor<1x4x8x8xf32>, %s: tensor<4x1x1xf32>, %w: tensor<4x4x3x3xf32>) -> (tensor<1x4x8x8xf32>) {
+  %x = dnn.softmax input(%i : tensor<1x4x8x8xf32>) {axis = 1 : i64, log = false} -> tensor<1x4x8x8xf32>
+  %n = dnn.elementwise ins(%x, %s : tensor<1x4x8x8xf32>, tensor<4x1x1xf32>) -> tensor<1x4x8x8xf32> body {
+  ^bb0(%a: f32, %b: f32):
+    %zero = arith.constant 0.0 : f32
+    %m = arith.addf %a, %b : f32
+    %o = arith.maximumf %m, %zero : f32
+    dnn.yield %o : f32
+  }
+  %y = dnn.conv input(%n : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return %y : tensor<1x4x8x8xf32>
+}
+
+// -----
+
+// The parts of a concatenation, and the work on it, go to the convolution that alone needs it.
+// CHECK-LABEL: @join
+// CHECK-NOT:   dnn.concat
+// CHECK-NOT:   dnn.elementwise
+// CHECK:       dnn.conv input(%x : tensor<1x4x8x8xf32>) joined(%i, %x : tensor<1x2x8x8xf32>, tensor<1x4x8x8xf32>) filter(%w : tensor<4x10x3x3xf32>)
+// CHECK-SAME:    prologue {
+func.func @join(%x: tensor<1x4x8x8xf32>, %i: tensor<1x2x8x8xf32>, %w: tensor<4x10x3x3xf32>) -> tensor<1x4x8x8xf32> {
+  %j = dnn.concat ins(%x, %i, %x : tensor<1x4x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x4x8x8xf32>) {axis = 1 : i64} -> tensor<1x10x8x8xf32>
+  %n = dnn.elementwise ins(%j : tensor<1x10x8x8xf32>) -> tensor<1x10x8x8xf32> body {
+  ^bb0(%a: f32):
+    %o = arith.negf %a : f32
+    dnn.yield %o : f32
+  }
+  %y = dnn.conv input(%n : tensor<1x10x8x8xf32>) filter(%w : tensor<4x10x3x3xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return %y : tensor<1x4x8x8xf32>
+}
+
+// -----
+
+// The concatenation is returned as well.
+// CHECK-LABEL: @join_returned
+// CHECK:       dnn.concat
+// CHECK-NOT:   joined
+func.func @join_returned(%x: tensor<1x2x8x8xf32>, %i: tensor<1x2x8x8xf32>, %w: tensor<4x4x3x3xf32>) -> (tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>) {
+  %j = dnn.concat ins(%x, %i : tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>) {axis = 1 : i64} -> tensor<1x4x8x8xf32>
+  %y = dnn.conv input(%j : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return %y, %j : tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>
+}
+
+// -----
+
+// Groups of channels do not follow the parts.
+// CHECK-LABEL: @join_groups
+// CHECK:       dnn.concat
+// CHECK-NOT:   joined
+func.func @join_groups(%x: tensor<1x2x8x8xf32>, %i: tensor<1x2x8x8xf32>, %w: tensor<4x2x3x3xf32>) -> (tensor<1x4x8x8xf32>) {
+  %j = dnn.concat ins(%x, %i : tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>) {axis = 1 : i64} -> tensor<1x4x8x8xf32>
+  %y = dnn.conv input(%j : tensor<1x4x8x8xf32>) filter(%w : tensor<4x2x3x3xf32>)
+    {group = 2 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return %y : tensor<1x4x8x8xf32>
+}
+
+// -----
+
+// Rows are joined, not channels.
+// CHECK-LABEL: @join_rows
+// CHECK:       dnn.concat
+// CHECK-NOT:   joined
+func.func @join_rows(%x: tensor<1x4x4x8xf32>, %i: tensor<1x4x4x8xf32>, %w: tensor<4x4x3x3xf32>) -> (tensor<1x4x8x8xf32>) {
+  %j = dnn.concat ins(%x, %i : tensor<1x4x4x8xf32>, tensor<1x4x4x8xf32>) {axis = 2 : i64} -> tensor<1x4x8x8xf32>
+  %y = dnn.conv input(%j : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return %y : tensor<1x4x8x8xf32>
+}
+
+// -----
+
+// A long concatenation continues the one that has its first inputs.
+// CHECK-LABEL: @prefix
+// CHECK:       [[A:%.*]] = dnn.concat ins(%a, %b, %a, %b : {{.*}}
+// CHECK:       dnn.concat ins([[A]], %a : tensor<4x4xf32>, tensor<1x4xf32>) {axis = 0 : i64} -> tensor<5x4xf32>
+// CHECK:       dnn.concat ins(%b, %b, %a, %b, %a : {{.*}}
+func.func @prefix(%a: tensor<1x4xf32>, %b: tensor<1x4xf32>) -> (tensor<4x4xf32>, tensor<5x4xf32>, tensor<5x4xf32>) {
+  %c = dnn.concat ins(%a, %b, %a, %b : tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>) {axis = 0 : i64} -> tensor<4x4xf32>
+  %d = dnn.concat ins(%a, %b, %a, %b, %a : tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>) {axis = 0 : i64} -> tensor<5x4xf32>
+  %e = dnn.concat ins(%b, %b, %a, %b, %a : tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>) {axis = 0 : i64} -> tensor<5x4xf32>
+  func.return %c, %d, %e : tensor<4x4xf32>, tensor<5x4xf32>, tensor<5x4xf32>
+}
+
+// -----
+
+// A shuffle has fewer elements to move behind a depthwise convolution with a stride; filter 1 was meant for
+// the channel that comes second after the shuffle, 3.
+// CHECK-LABEL: @shuffle
+// CHECK:       [[W:%.*]] = dnn.constant dense<{{\[\[\[\[0.0.*\[2.0.*\[4.0.*\[1.0.*\[3.0.*\[5.0}}
+// CHECK:       [[C:%.*]] = dnn.conv input(%x : tensor<1x6x8x8xf32>) filter([[W]] : tensor<6x1x1x1xf32>)
+// CHECK-NEXT:  [[P:%.*]] = dnn.reshape input([[C]] : tensor<1x6x4x4xf32>) -> tensor<1x2x3x4x4xf32>
+// CHECK-NEXT:  [[T:%.*]] = dnn.transpose input([[P]] : tensor<1x2x3x4x4xf32>) {permutation = array<i64: 0, 2, 1, 3, 4>}
+// CHECK-NEXT:  %y = dnn.reshape input([[T]] : tensor<1x3x2x4x4xf32>) -> tensor<1x6x4x4xf32>
+// CHECK-NEXT:  func.return %y
+func.func @shuffle(%x: tensor<1x6x8x8xf32>) -> tensor<1x6x4x4xf32> {
+  %w = dnn.constant dense<[[[[0.0]]], [[[1.0]]], [[[2.0]]], [[[3.0]]], [[[4.0]]], [[[5.0]]]]> : tensor<6x1x1x1xf32> -> tensor<6x1x1x1xf32>
+  %p = dnn.reshape input(%x : tensor<1x6x8x8xf32>) -> tensor<1x2x3x8x8xf32>
+  %t = dnn.transpose input(%p : tensor<1x2x3x8x8xf32>) {permutation = array<i64: 0, 2, 1, 3, 4>} -> tensor<1x3x2x8x8xf32>
+  %q = dnn.reshape input(%t : tensor<1x3x2x8x8xf32>) -> tensor<1x6x8x8xf32>
+  %y = dnn.conv input(%q : tensor<1x6x8x8xf32>) filter(%w : tensor<6x1x1x1xf32>)
+    {group = 6 : i64, strides = array<i64: 2, 2>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x6x4x4xf32>
+  func.return %y : tensor<1x6x4x4xf32>
+}
+
+// -----
+
+// Not behind a convolution that mixes channels.
+// CHECK-LABEL: @shuffle_then_mix
+// CHECK:       dnn.transpose
+// CHECK:       %y = dnn.conv
+// CHECK-NEXT:  func.return
+func.func @shuffle_then_mix(%x: tensor<1x6x8x8xf32>) -> tensor<1x6x4x4xf32> {
+  %w = dnn.constant dense<1.0> : tensor<6x3x1x1xf32> -> tensor<6x3x1x1xf32>
+  %p = dnn.reshape input(%x : tensor<1x6x8x8xf32>) -> tensor<1x2x3x8x8xf32>
+  %t = dnn.transpose input(%p : tensor<1x2x3x8x8xf32>) {permutation = array<i64: 0, 2, 1, 3, 4>} -> tensor<1x3x2x8x8xf32>
+  %q = dnn.reshape input(%t : tensor<1x3x2x8x8xf32>) -> tensor<1x6x8x8xf32>
+  %y = dnn.conv input(%q : tensor<1x6x8x8xf32>) filter(%w : tensor<6x3x1x1xf32>)
+    {group = 2 : i64, strides = array<i64: 2, 2>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x6x4x4xf32>
+  func.return %y : tensor<1x6x4x4xf32>
+}
+
+// -----
+
+// Nor where the filter is not known.
+// CHECK-LABEL: @shuffle_any_filter
+// CHECK:       dnn.transpose
+// CHECK:       %y = dnn.conv
+// CHECK-NEXT:  func.return
+func.func @shuffle_any_filter(%x: tensor<1x6x8x8xf32>, %w: tensor<6x1x1x1xf32>) -> tensor<1x6x4x4xf32> {
+  %p = dnn.reshape input(%x : tensor<1x6x8x8xf32>) -> tensor<1x2x3x8x8xf32>
+  %t = dnn.transpose input(%p : tensor<1x2x3x8x8xf32>) {permutation = array<i64: 0, 2, 1, 3, 4>} -> tensor<1x3x2x8x8xf32>
+  %q = dnn.reshape input(%t : tensor<1x3x2x8x8xf32>) -> tensor<1x6x8x8xf32>
+  %y = dnn.conv input(%q : tensor<1x6x8x8xf32>) filter(%w : tensor<6x1x1x1xf32>)
+    {group = 6 : i64, strides = array<i64: 2, 2>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x6x4x4xf32>
+  func.return %y : tensor<1x6x4x4xf32>
+}

@@ -162,6 +162,10 @@ def integer_width(element_type: Attribute) -> int:
     return cast(Any, element_type).width.data if isinstance(element_type, IntegerType) else 0
 
 
+SEGMENT_SIZES = ("operandSegmentSizes", "resultSegmentSizes", "regionSegmentSizes")
+"""Properties that follow from an op's operands, results and regions."""
+
+
 class KernelEffects(MemoryEffect):
     """Value form: none. Buffer form: reads its operands, writes `outs` and `workspace`."""
 
@@ -215,6 +219,12 @@ class KernelOp(IRDLOperation):
         return tuple(name for name, _ in self.get_irdl_definition().operands)
 
     @property
+    def named_regions(self) -> dict[str, Region]:
+        """The regions that are there, by name, in order of definition."""
+        slots = ((name, getattr(self, name)) for name, _ in self.get_irdl_definition().regions)
+        return {name: cast(Region, region) for name, region in slots if region is not None}
+
+    @property
     def inputs(self) -> tuple[SSAValue, ...]:
         """All operands that are read: everything but `outs` and `workspace`."""
         written = len(self.outs) + (self.workspace is not None)
@@ -234,22 +244,25 @@ class KernelOp(IRDLOperation):
         *,
         groups: Mapping[str, Sequence[SSAValue]],
         results: Sequence[Attribute] | None = None,
-        regions: Sequence[Region] | None = None,
+        regions: Mapping[str, Region | None] | None = None,
     ) -> "KernelOp":
         """
         A new op like this one, with some operand groups and, where given, other result types and regions.
 
-        Without `regions` the new op takes this op's own, which is left without them.
+        Regions that `regions` does not name are this op's own, which is left without them.
         """
         operands = [groups.get(name, self.group(name)) for name in self.group_names]
-        own = list(regions) if regions is not None else [self.detach_region(r) for r in list(self.regions)]
-        slots = len(self.get_irdl_definition().regions)
+        own: dict[str, Region | None] = dict(regions or {})
+        for name, region in self.named_regions.items():
+            if name not in own:
+                own[name] = self.detach_region(region)
+        slots = (own.get(name) for name, _ in self.get_irdl_definition().regions)
         op = type(self).build(
             operands=operands,
-            properties={k: v for k, v in self.properties.items() if k != "operandSegmentSizes"},
+            properties={k: v for k, v in self.properties.items() if k not in SEGMENT_SIZES},
             attributes=dict(self.attributes),
             result_types=[[r.type for r in self.results] if results is None else results],
-            regions=[[region] for region in own] + [[]] * (slots - len(own)),
+            regions=[[] if region is None else [region] for region in slots],
         )
         op.location = self.location
         return op
@@ -306,12 +319,11 @@ class KernelOp(IRDLOperation):
                 printer.print_string(" : ")
                 printer.print_list([v.type for v in values], printer.print_attribute)
                 printer.print_string(")")
-        hidden = ("operandSegmentSizes", "resultSegmentSizes")
-        printer.print_op_attributes({**self.properties, **self.attributes}, reserved_attr_names=hidden)
+        printer.print_op_attributes({**self.properties, **self.attributes}, reserved_attr_names=SEGMENT_SIZES)
         if self.results:
             printer.print_string(" -> ")
             printer.print_list([r.type for r in self.results], printer.print_attribute)
-        for (name, _), region in zip(self.get_irdl_definition().regions, self.regions, strict=False):
+        for name, region in self.named_regions.items():
             printer.print_string(f" {name} ")
             printer.print_region(region)
 

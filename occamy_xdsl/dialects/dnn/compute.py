@@ -20,6 +20,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Region, SSAValue
 from xdsl.irdl import (
+    AttrSizedRegionSegments,
     BaseAttr,
     irdl_op_definition,
     operand_def,
@@ -42,6 +43,7 @@ from occamy_xdsl.dialects.dnn.base import (
 )
 from occamy_xdsl.dialects.dnn.geometry import (
     broadcast_shapes,
+    is_channel_vector,
     transposed_window_output,
     window_output,
 )
@@ -126,16 +128,24 @@ def window_properties(
 @irdl_op_definition
 class ConvOp(WindowOp):
     """
-    Convolution (cross-correlation), with bias and epilogue.
+    Convolution (cross-correlation), with prologue, bias and epilogue.
 
     Input (N, C, spatial...), filter (M, C / group, kernel...), bias (M), result (N, M, spatial...).
-    Padding reads as 0. 8-bit integers are summed in 32 bits.
+    The channels of `joined`, if there are any, follow those of `input`, as if by a concatenation that is never
+    stored; C counts them all. Padding reads as 0. 8-bit integers are summed in 32 bits.
+
+    A `prologue` is scalar work on each element of the input before it enters any product: its first argument
+    is the element, the others are the elements of `prologue_extras` for that channel; it yields the element
+    that takes its place. The padding stays 0, also where the prologue would make something else of 0.
 
     Constraints:
 
     - (C1) Input and filter have the same rank >= 3.
     - (C2) C = group * filter's dimension 1, and M is a multiple of `group`.
     - (C3) `bias` has M elements.
+    - (C4) `joined` differ from `input` in the number of channels alone, and there are none with group > 1.
+    - (C5) `prologue_extras` have one element a channel, in the dimension that broadcasts to the input's
+      channels, or one in all; there are none without a prologue.
 
     Example:
 
@@ -155,9 +165,13 @@ class ConvOp(WindowOp):
 
     name = "dnn.conv"
     input = operand_def(Shaped)
+    joined = var_operand_def(Shaped)
     filter = operand_def(Shaped)
     bias = opt_operand_def(Shaped)
+    prologue_extras = var_operand_def(Shaped)
     group_ = prop_def(IntegerAttr[I64], prop_name="group")
+    prologue = opt_region_def()
+    irdl_options = (AttrSizedRegionSegments(as_property=True),)
 
     def __init__(
         self,
@@ -172,19 +186,49 @@ class ConvOp(WindowOp):
         group: int = 1,
     ):
         super().__init__(
-            operands=[input, filter, bias, [], [], []],
+            operands=[input, [], filter, bias, [], [], [], []],
             properties={
                 **window_properties(strides, pads, dilations),
                 "group": IntegerAttr(group, i64),
             },
             result_types=[[result]],
-            regions=[[]],
+            regions=[[], []],
         )
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape in elements of the whole input: `input` and what is joined to it."""
+        first, *others = (shape_of(part) for part in (self.input, *self.joined))
+        return (*first[:1], first[1] + sum(part[1] for part in others), *first[2:])
+
+    def verify_(self) -> None:
+        super().verify_()
+        element = element_type_of(self.input)
+        if self.prologue is not None:
+            takes = [element, *(element_type_of(e) for e in self.prologue_extras)]
+            self.verify_region(self.prologue, takes, [element])
+        elif self.prologue_extras:
+            raise self.fail("has prologue_extras but no prologue", "C5")
+        shape = self.input_shape
+        for extra in self.prologue_extras:
+            if not is_channel_vector(shape_of(extra), len(shape), 1, shape[1]):
+                raise self.fail(
+                    f"prologue_extras need one element for each of {shape[1]} channels, got {extra.type}",
+                    "C5",
+                )
+
     def result_shapes(self) -> Sequence[tuple[int, ...]]:
-        shape, filter = shape_of(self.input), shape_of(self.filter)
-        if len(shape) != len(filter) or len(shape) < 3:
-            raise self.fail(f"needs equal ranks >= 3, got {shape} and {filter}", "C1")
+        first, filter = shape_of(self.input), shape_of(self.filter)
+        if len(first) != len(filter) or len(first) < 3:
+            raise self.fail(f"needs equal ranks >= 3, got {first} and {filter}", "C1")
+        for part in self.joined:
+            other = shape_of(part)
+            alike = (len(other), *other[:1], *other[2:]) == (len(first), first[0], *first[2:])
+            if not alike or element_type_of(part) != element_type_of(self.input):
+                raise self.fail(f"cannot join {part.type} to {self.input.type}", "C4")
+        if self.joined and self.group_.value.data != 1:
+            raise self.fail(f"cannot join inputs in {self.group_.value.data} groups", "C4")
+        shape = self.input_shape
         group = self.group_.value.data
         if group < 1 or shape[1] != group * filter[1] or filter[0] % group:
             raise self.fail(f"cannot split {shape[1]} channels for filter {filter} in {group} groups", "C2")

@@ -75,6 +75,18 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...] | None:
     return tuple(reversed(result))
 
 
+def is_channel_vector(shape: Sequence[int], rank: int, channel: int, channels: int) -> bool:
+    """
+    Whether a tensor of `shape`, broadcast to `rank` dimensions, has one element in all or one for each of the
+    `channels` positions of dimension `channel`.
+    """
+    lead = rank - len(shape)
+    sizes = {dim + lead: size for dim, size in enumerate(shape)}
+    return lead >= 0 and all(
+        size == 1 or (dim == channel and size == channels) for dim, size in sizes.items()
+    )
+
+
 def broadcast_strides(shape: Sequence[int], strides: Sequence[int], result: Sequence[int]) -> tuple[int, ...]:
     """
     Strides, in elements, that read a buffer of `shape` as if it had the broadcast shape `result`.

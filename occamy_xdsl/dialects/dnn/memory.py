@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import cast
 
 from xdsl.dialects.builtin import (
@@ -40,6 +41,7 @@ from occamy_xdsl.dialects.dnn.base import (
     strides_of,
     verify_static_layout,
 )
+from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, numpy_dtype, to_array
 
 
 class AllocatesResult(MemoryEffect):
@@ -335,6 +337,15 @@ class ConstantOp(IRDLOperation):
 
     def __init__(self, value: Attribute, type: Attribute):
         super().__init__(properties={"value": value}, result_types=[type])
+
+    @property
+    def weights(self) -> Weights:
+        """The value as weights that need not be loaded yet; the key of a literal is its text."""
+        if isinstance(self.value, WeightsRefAttr):
+            return self.value.data
+        type: Attribute = self.output.type
+        load = partial(to_array, self.value, type)
+        return Weights(str(self.value), numpy_dtype(element_type_of(type)), shape_of(type), load)
 
 
 @irdl_op_definition

@@ -26,7 +26,7 @@ from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named
-from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr, to_array
+from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr
 from occamy_xdsl.errors import UnsupportedModelError
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel
 from occamy_xdsl.lowering.cpu.select import KernelCall, Pack, select
@@ -87,14 +87,6 @@ class ConvertDnnToCpuPass(ModulePass):
         except KeyError as error:
             raise PassFailedException(f"{self.name}: {error.args[0]}") from None
         _Conversion(op, function, isa).run()
-
-
-def weights_of(constant: dnn.ConstantOp) -> Weights:
-    """The constant's value; a literal gets a key made of its bytes."""
-    if isinstance(constant.value, WeightsRefAttr):
-        return constant.value.data
-    array = to_array(constant.value, constant.output.type)
-    return Weights.of(array, f"dense<{array.dtype}{list(array.shape)}:{array.tobytes().hex()}>")
 
 
 @dataclass
@@ -210,7 +202,7 @@ class _Conversion:
 
     def blob_offset(self, constant: dnn.ConstantOp, pack: Pack | None, kernel: Kernel, size: int) -> int:
         """Where the weights blob holds a constant in the form that `kernel` reads, in bytes."""
-        weights = weights_of(constant)
+        weights = constant.weights
         value: Attribute = constant.value
         if pack is not None:
             weights = Weights.derived(f"packed-{kernel.symbol}", pack, weights)

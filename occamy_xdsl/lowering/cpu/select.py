@@ -27,7 +27,7 @@ from occamy_xdsl.lowering.cpu.kernels.pool import Pool
 from occamy_xdsl.lowering.cpu.kernels.reduce import Reduce
 from occamy_xdsl.lowering.cpu.kernels.resize import Resize
 from occamy_xdsl.lowering.cpu.kernels.softmax import Softmax
-from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel, Prologue
 from occamy_xdsl.lowering.toolchain import Isa
 
 Pack = Callable[[NDArray[Any]], NDArray[np.generic]]
@@ -57,6 +57,13 @@ def epilogue_of(op: dnn.FusableOp) -> Epilogue | None:
     return Epilogue(op.epilogue.block, tuple(buffer_of(e).broadcast_to(shape) for e in op.extras))
 
 
+def prologue_of(op: dnn.ConvOp) -> Prologue | None:
+    if op.prologue is None:
+        return None
+    shape = op.input_shape
+    return Prologue(op.prologue.block, tuple(buffer_of(e).broadcast_to(shape) for e in op.prologue_extras))
+
+
 def is_reduction(op: dnn.PoolOp) -> bool:
     """Whether a pooling has one window, which is the whole input, and nothing else to do."""
     return (
@@ -73,10 +80,32 @@ def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
     out = buffer_of(op.outs[0])
     work = op.group("workspace")
     match op:
-        case dnn.ConvOp() | dnn.ConvTransposeOp():
+        case dnn.ConvOp():
             rank = len(dnn.shape_of(op.input)) - 2
-            template = Conv if isinstance(op, dnn.ConvOp) else ConvTranspose
-            kernel = template.create(
+            kernel = Conv.create(
+                buffer_of(op.input),
+                out,
+                dnn.shape_of(op.filter)[2:],
+                isa,
+                joined=[buffer_of(part) for part in op.joined],
+                strides=dnn.ints(op.strides),
+                dilations=dnn.ints(op.dilations),
+                pads=dnn.ints(op.pads)[:rank],
+                group=op.group_.value.data,
+                has_bias=op.bias is not None,
+                prologue=prologue_of(op),
+                epilogue=epilogue_of(op),
+            )
+            parts = (op.input, *op.joined)
+            extras = (*op.prologue_extras, *op.extras)
+            return KernelCall(
+                kernel,
+                (*parts, op.filter, *op.group("bias"), *extras, *op.outs, *work),
+                {len(parts): kernel.pack},
+            )
+        case dnn.ConvTransposeOp():
+            rank = len(dnn.shape_of(op.input)) - 2
+            kernel = ConvTranspose.create(
                 buffer_of(op.input),
                 out,
                 dnn.shape_of(op.filter)[2:],

@@ -24,10 +24,10 @@ def version(
 
 def tool_versions() -> dict[str, str]:
     """Versions of Python, of the packages that decide what is generated, and of LLVM and mlir-opt."""
-    from occamy_xdsl.lowering.toolchain import LLVM_VERSION, ToolError, tool_version
+    from occamy_xdsl.lowering.toolchain import LLVM_VERSION, ToolError, find_tool
 
     try:
-        mlir = tool_version("mlir-opt")
+        _, mlir = find_tool("mlir-opt")
     except ToolError as error:
         mlir = error.stderr
     return {

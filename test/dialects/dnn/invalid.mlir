@@ -259,6 +259,70 @@ func.func @broken(%x: tensor<1x3x8x8xf32>, %w: tensor<4x3x1x1xf32>, %b: tensor<5
 
 // -----
 
+// CHECK: 'dnn.conv' op cannot join tensor<1x2x8x7xf32> to tensor<1x3x8x8xf32> (C4)
+func.func @broken(%x: tensor<1x3x8x8xf32>, %z: tensor<1x2x8x7xf32>, %w: tensor<4x5x1x1xf32>) {
+  %y = dnn.conv input(%x : tensor<1x3x8x8xf32>) joined(%z : tensor<1x2x8x7xf32>) filter(%w : tensor<4x5x1x1xf32>) {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.conv' op cannot join tensor<1x2x8x8xf64> to tensor<1x3x8x8xf32> (C4)
+func.func @broken(%x: tensor<1x3x8x8xf32>, %z: tensor<1x2x8x8xf64>, %w: tensor<4x5x1x1xf32>) {
+  %y = dnn.conv input(%x : tensor<1x3x8x8xf32>) joined(%z : tensor<1x2x8x8xf64>) filter(%w : tensor<4x5x1x1xf32>) {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.conv' op cannot join inputs in 2 groups (C4)
+func.func @broken(%x: tensor<1x2x8x8xf32>, %w: tensor<4x2x1x1xf32>) {
+  %y = dnn.conv input(%x : tensor<1x2x8x8xf32>) joined(%x : tensor<1x2x8x8xf32>) filter(%w : tensor<4x2x1x1xf32>) {group = 2 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.conv' op cannot split 5 channels for filter (4, 3, 1, 1) in 1 groups (C2)
+func.func @broken(%x: tensor<1x3x8x8xf32>, %z: tensor<1x2x8x8xf32>, %w: tensor<4x3x1x1xf32>) {
+  %y = dnn.conv input(%x : tensor<1x3x8x8xf32>) joined(%z : tensor<1x2x8x8xf32>) filter(%w : tensor<4x3x1x1xf32>) {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.conv' op region must yield (f32) (F4)
+func.func @broken(%x: tensor<1x3x8x8xf32>, %w: tensor<4x3x1x1xf32>) {
+  %y = dnn.conv input(%x : tensor<1x3x8x8xf32>) filter(%w : tensor<4x3x1x1xf32>) {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32> prologue {
+  ^bb0(%a: f32):
+    %m = arith.extf %a : f32 to f64
+    dnn.yield %m : f64
+  }
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.conv' op has prologue_extras but no prologue (C5)
+func.func @broken(%x: tensor<1x3x8x8xf32>, %w: tensor<4x3x1x1xf32>, %s: tensor<3x1x1xf32>) {
+  %y = dnn.conv input(%x : tensor<1x3x8x8xf32>) filter(%w : tensor<4x3x1x1xf32>) prologue_extras(%s : tensor<3x1x1xf32>) {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.conv' op prologue_extras need one element for each of 3 channels, got tensor<3x1x8xf32> (C5)
+func.func @broken(%x: tensor<1x3x8x8xf32>, %w: tensor<4x3x1x1xf32>, %s: tensor<3x1x8xf32>) {
+  %y = dnn.conv input(%x : tensor<1x3x8x8xf32>) filter(%w : tensor<4x3x1x1xf32>) prologue_extras(%s : tensor<3x1x8xf32>) {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32> prologue {
+  ^bb0(%a: f32, %b: f32):
+    %m = arith.mulf %a, %b : f32
+    dnn.yield %m : f32
+  }
+  func.return
+}
+
+// -----
+
 // CHECK: 'dnn.conv_transpose' op needs equal ranks >= 3, got (1, 4, 4, 4) and (4, 2, 2) (C1)
 func.func @broken(%x: tensor<1x4x4x4xf32>, %w: tensor<4x2x2xf32>) {
   %y = dnn.conv_transpose input(%x : tensor<1x4x4x4xf32>) filter(%w : tensor<4x2x2xf32>) {group = 1 : i64, output_padding = array<i64: 0, 0>, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x2x5x5xf32>

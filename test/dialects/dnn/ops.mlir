@@ -50,7 +50,8 @@ func.func @rearrange(%x: tensor<2x3xf32>) {
 }
 
 // CHECK-LABEL: @windows
-func.func @windows(%x: tensor<1x4x8x8xf32>, %w: tensor<4x4x3x3xf32>, %b: tensor<4xf32>) {
+func.func @windows(%x: tensor<1x4x8x8xf32>, %w: tensor<4x4x3x3xf32>, %b: tensor<4xf32>,
+                   %v: tensor<2x12x3x3xf32>, %d: tensor<12x1x1xf32>, %u: tensor<1xf32>) {
   // CHECK: dnn.conv input(%x : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>) bias(%b : tensor<4xf32>) extras(%x : tensor<1x4x8x8xf32>)
   // CHECK-SAME: {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>}
   // CHECK-SAME: -> tensor<1x4x8x8xf32, #dnn.order<0, 2, 3, 1>> epilogue {
@@ -62,6 +63,26 @@ func.func @windows(%x: tensor<1x4x8x8xf32>, %w: tensor<4x4x3x3xf32>, %b: tensor<
   ^bb0(%sum: f32, %residual: f32):
     %s = arith.addf %sum, %residual : f32
     dnn.yield %s : f32
+  }
+  // CHECK: dnn.conv input(%x : tensor<1x4x8x8xf32>) joined(%x, %c : tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32, #dnn.order<0, 2, 3, 1>>)
+  // CHECK-SAME: filter(%v : tensor<2x12x3x3xf32>) prologue_extras(%d, %u : tensor<12x1x1xf32>, tensor<1xf32>)
+  // CHECK-SAME: -> tensor<1x2x8x8xf32> prologue {
+  // CHECK-NEXT: ^bb0(%a: f32, %scale: f32, %shift: f32):
+  // CHECK: dnn.yield
+  // CHECK-NEXT: } epilogue {
+  // CHECK-NEXT: ^bb0({{%.*}}: f32):
+  %j = dnn.conv input(%x : tensor<1x4x8x8xf32>) joined(%x, %c : tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32, #dnn.order<0, 2, 3, 1>>)
+    filter(%v : tensor<2x12x3x3xf32>) prologue_extras(%d, %u : tensor<12x1x1xf32>, tensor<1xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>}
+    -> tensor<1x2x8x8xf32> prologue {
+  ^bb0(%a: f32, %scale: f32, %shift: f32):
+    %m = arith.mulf %a, %scale : f32
+    %n = arith.addf %m, %shift : f32
+    dnn.yield %n : f32
+  } epilogue {
+  ^bb0(%sum: f32):
+    %e = arith.negf %sum : f32
+    dnn.yield %e : f32
   }
   // CHECK: dnn.conv_transpose input(%x : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>)
   // CHECK-SAME: output_padding = array<i64: 1, 1>

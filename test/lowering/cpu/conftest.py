@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.test import TestTermOp
 from xdsl.ir import Block, SSAValue
 
-from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, Buffer, Epilogue, Kernel, Prologue
 from occamy_xdsl.lowering.toolchain import Isa, JitModule, compile_mlir
 
 MARGIN = 64
@@ -90,6 +90,13 @@ def make_epilogue(
     return Epilogue(block, tuple(extras))
 
 
+def make_prologue(
+    types: Sequence, body: Callable[..., tuple[list, SSAValue]], extras: Sequence[Buffer] = ()
+) -> Prologue:
+    """A prologue, as `make_epilogue` makes an epilogue."""
+    return Prologue(make_epilogue(types, body).block, tuple(extras))
+
+
 @pytest.fixture(scope="session", params=["native", "x86-64-v3"])
 def isa(request: pytest.FixtureRequest) -> Isa:
     """The processor itself, and one with half its vector width and registers where it can run that."""
@@ -111,3 +118,9 @@ def run() -> Callable[..., list[np.ndarray]]:
 def epilogue() -> Callable[..., Epilogue]:
     """`make_epilogue`."""
     return make_epilogue
+
+
+@pytest.fixture(scope="session")
+def prologue() -> Callable[..., Prologue]:
+    """`make_prologue`."""
+    return make_prologue

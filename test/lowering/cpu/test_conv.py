@@ -197,6 +197,108 @@ def test_residual_may_share_the_output(isa, run, epilogue):
     assert close(actual, np.maximum(expected + residual, 0))
 
 
+def relu_of_affine(x, scale, shift):
+    """Not 0 where `x` is 0, so that padding shows if it is not left alone."""
+    product = arith.MulfOp(x, scale)
+    total = arith.AddfOp(product, shift)
+    zero = arith.ConstantOp(FloatAttr(0.0, f32))
+    return [product, total, zero, relu := arith.MaximumfOp(total, zero)], relu.result
+
+
+PROLOGUE_CASES = [
+    Case((1, 8, 6, 6), 20, (1, 1)),
+    Case((2, 40, 6, 5), 100, (1, 1)),
+    Case((1, 70, 7, 9), 33, (1, 1), strides=(2, 2), pads=(1, 1)),
+    Case((1, 1, 1, 1), 1, (1, 1)),
+    Case((1, 33, 7, 7), 17, (3, 3), pads=(1, 1)),
+    Case((2, 5, 8, 30), 70, (3, 3), pads=(1, 1), bias=False),
+    Case((1, 4, 13, 12), 17, (3, 2), dilations=(3, 2), strides=(2, 3), pads=(4, 1), end=(1, 3)),
+    Case((1, 12, 9, 9), 24, (3, 3), pads=(1, 1), group=3),
+    Case((1, 40, 9, 10), 40, (3, 3), pads=(1, 1), group=40),
+    Case((1, 19, 9, 10), 19, (3, 3), dilations=(2, 2), pads=(2, 2), group=19, layout="first-first"),
+    Case((1, 10, 9, 8), 20, (3, 3), pads=(1, 1), layout="first-last"),
+    Case((1, 35, 7, 7), 33, (3, 3), pads=(1, 1), layout="gap-gap"),
+    Case((2, 35, 5, 6), 33, (1, 1), layout="back-back"),
+    Case((2, 7, 20), 9, (3,), pads=(1,)),
+    Case((1, 5, 4, 5, 6), 9, (3, 3, 3), pads=(1, 1, 1), strides=(1, 2, 1)),
+    Case((2, 3, 200), 20, (150,), pads=(75,)),
+]
+
+
+def parts_of(x, sizes):
+    """`x` cut along its channels."""
+    return np.split(x, np.cumsum(sizes)[:-1], axis=1)
+
+
+def prepare_input(case, isa, make_prologue, sizes, *, with_prologue):
+    """As `prepare`, for an input in parts of `sizes` channels; ONNX Runtime gets what the prologue makes."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal(case.input, np.float32)
+    w = rng.standard_normal((case.filters, case.input[1] // case.group, *case.kernel), np.float32)
+    b = rng.standard_normal(case.filters, np.float32) if case.bias else None
+    vector = (case.input[1], *(1,) * len(case.kernel))
+    scale, shift = rng.standard_normal(vector, np.float32), np.float32([0.5])
+    expected = onnx_conv(case, np.maximum(x * scale + shift, 0) if with_prologue else x, w, b)
+    strides, pads, _, dilations = case.complete()
+    layouts = {"last": channels_last, "first": Buffer.contiguous, "gap": with_gaps, "back": backwards}
+    source, target = (layouts[name] for name in case.layout.split("-"))
+    first, *others = parts_of(x, sizes)
+    extras = [Buffer.contiguous(a.shape).broadcast_to(case.input) for a in (scale, shift)]
+    kernel = Conv.create(
+        source(first.shape),
+        target(expected.shape),
+        case.kernel,
+        isa,
+        joined=[source(part.shape) for part in others],
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        group=case.group,
+        has_bias=case.bias,
+        prologue=make_prologue([f32, f32, f32], relu_of_affine, extras) if with_prologue else None,
+    )
+    full = [np.broadcast_to(a, case.input) for a in (scale, shift)] if with_prologue else []
+    return kernel, [first, *others, kernel.pack(w), *([b] if case.bias else []), *full], expected
+
+
+def test_prologue_leaves_the_padding_alone(isa, run, prologue):
+    prepared = [
+        prepare_input(case, isa, prologue, case.input[1:2], with_prologue=True) for case in PROLOGUE_CASES
+    ]
+    actual = run([(kernel, arrays) for kernel, arrays, _ in prepared], isa)
+    wrong = [
+        case for case, (_, _, e), a in zip(PROLOGUE_CASES, prepared, actual, strict=True) if not close(a, e)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("with_prologue", [False, True])
+def test_joined_inputs_are_a_concatenation(isa, run, prologue, with_prologue):
+    cases = [
+        (Case((1, 20, 6, 7), 33, (3, 3), pads=(1, 1)), (16, 4)),
+        (Case((2, 70, 5, 6), 40, (1, 1)), (1, 64, 5)),
+        (Case((1, 80, 5, 20), 64, (3, 3), pads=(1, 1), strides=(2, 2)), (40, 40)),
+        (Case((1, 9, 10, 12), 17, (3, 3), dilations=(2, 3), pads=(2, 3), layout="first-last"), (3, 3, 1, 2)),
+        (Case((1, 40, 7, 7), 33, (3, 3), pads=(1, 1), layout="gap-gap"), (33, 7)),
+        (Case((2, 7, 20), 9, (3,), pads=(1,), layout="back-last"), (3, 4)),
+    ]
+    prepared = [
+        prepare_input(case, isa, prologue, sizes, with_prologue=with_prologue) for case, sizes in cases
+    ]
+    actual = run([(kernel, arrays) for kernel, arrays, _ in prepared], isa)
+    wrong = [case for case, (_, _, e), a in zip(cases, prepared, actual, strict=True) if not close(a, e)]
+    assert not wrong
+
+
+def test_prologue_scratch_is_one_register_tile(isa, prologue):
+    case = Case((1, 512, 28, 28), 128, (1, 1))
+    kernel, _, _ = prepare_input(case, isa, prologue, (512,), with_prologue=True)
+    assert 0 < kernel.workspace_bytes <= 14 * 32 * 4
+    case = Case((1, 40, 9, 10), 40, (3, 3), group=40)
+    kernel, _, _ = prepare_input(case, isa, prologue, (40,), with_prologue=True)
+    assert kernel.workspace_bytes == 0
+
+
 def test_equal_specifications_share_a_symbol(isa, epilogue):
     case = Case((1, 16, 9, 7), 33, (3, 3))
     residual = channels_last((1, 33, 7, 5))

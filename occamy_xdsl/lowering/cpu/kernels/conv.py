@@ -9,14 +9,16 @@ from xdsl.dialects.func import FuncOp
 
 from occamy_xdsl.lowering.cpu.kernels.builder import KernelBuilder
 from occamy_xdsl.lowering.cpu.kernels.correlation import (
+    PROLOGUE_CHANNELS,
     Correlation,
     CorrelationBuilder,
+    CorrelationPrologue,
     Window,
     choose_correlation_tile,
     plan_windows,
 )
 from occamy_xdsl.lowering.cpu.kernels.microkernel import sum_dtype
-from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel, Prologue
 from occamy_xdsl.lowering.cpu.kernels.tiling import Tile
 from occamy_xdsl.lowering.toolchain import Isa
 
@@ -29,10 +31,14 @@ class Conv(Kernel):
     and the kernel positions `q`.
 
     Any number of spatial dimensions, any strides of input and output; fastest where the channel stride is 1.
+    The channels may be spread over several input buffers, and pass through a prologue, which does not see the
+    padding.
     """
 
     input: Buffer
     """(batch, channels, spatial...)."""
+    joined: tuple[Buffer, ...]
+    """Further parts of the input, whose channels follow; none if there are groups."""
     output: Buffer
     """(batch, filters, spatial...); sums are kept in its dtype, or in f32 if that is f16 or bf16."""
     kernel: tuple[int, ...]
@@ -45,6 +51,7 @@ class Conv(Kernel):
     filter_dtype: str
     has_bias: bool
     """Whether there is a bias argument, of the output's dtype."""
+    prologue: Prologue | None
     epilogue: Epilogue | None
     tile: Tile
     """The register tile, whose width is the layout of the packed filter."""
@@ -56,18 +63,21 @@ class Conv(Kernel):
         kernel: Sequence[int],
         isa: Isa,
         *,
+        joined: Sequence[Buffer] = (),
         strides: Sequence[int] | None = None,
         dilations: Sequence[int] | None = None,
         pads: Sequence[int] | None = None,
         group: int = 1,
         filter_dtype: str | None = None,
         has_bias: bool = False,
+        prologue: Prologue | None = None,
         epilogue: Epilogue | None = None,
     ) -> "Conv":
         """The convolution with the best tile for `isa`; default strides and dilations are 1, pads 0."""
         rank = len(kernel)
         conv = Conv(
             input,
+            tuple(joined),
             output,
             tuple(kernel),
             tuple(strides or (1,) * rank),
@@ -76,6 +86,7 @@ class Conv(Kernel):
             group,
             filter_dtype or input.dtype,
             has_bias,
+            prologue,
             epilogue,
             Tile(1, 1, 1),
         )
@@ -89,6 +100,16 @@ class Conv(Kernel):
             is_depthwise=correlation.is_depthwise,
         )
         return replace(conv, tile=tile)
+
+    @property
+    def parts(self) -> tuple[Buffer, ...]:
+        """All buffers of the input."""
+        return (self.input, *self.joined)
+
+    @property
+    def channels(self) -> int:
+        """Channels of all parts of the input."""
+        return sum(part.shape[1] for part in self.parts)
 
     @property
     def correlation(self) -> Correlation:
@@ -110,12 +131,12 @@ class Conv(Kernel):
                 stride,
                 dilation,
                 pad,
-                self.input.strides[d],
+                tuple(part.strides[d] for part in self.parts),
                 tuple(buffer.strides[d] for buffer in buffers),
             )
             for d, kernel, stride, dilation, pad in geometry
         ]
-        channels, filters = self.input.shape[1], self.output.shape[1]
+        channels, filters = self.channels, self.output.shape[1]
         if self.group == channels == filters and self.group > 1:
             planned = plan_windows(windows, is_depthwise=True)
             return Correlation(planned, 1, 1, filters, self.tile, is_depthwise=True)
@@ -133,26 +154,46 @@ class Conv(Kernel):
     @property
     def label(self) -> str:
         """For example `conv2d_56x56x64_3x3s1_64`."""
-        sizes = "x".join(map(str, (*self.input.shape[2:], self.input.shape[1])))
+        sizes = "x".join(map(str, (*self.input.shape[2:], self.channels)))
         window = "x".join(map(str, self.kernel)) + "s" + "x".join(map(str, dict.fromkeys(self.strides)))
         group = f"g{self.group}" if self.group > 1 else ""
         return f"conv{len(self.kernel)}d_{sizes}_{window}{group}_{self.output.shape[1]}"
 
     @property
     def arguments(self) -> tuple[Buffer, ...]:
-        """Input, packed filter, bias, extras, output."""
+        """Input, its further parts, packed filter, bias, extras of prologue and epilogue, output, workspace."""
         bias = (Buffer.contiguous((self.output.shape[1],), self.output.dtype),) if self.has_bias else ()
-        extras = self.epilogue.extras if self.epilogue else ()
+        before = self.prologue.extras if self.prologue else ()
+        after = self.epilogue.extras if self.epilogue else ()
         packed = Buffer.contiguous((self.correlation.packed_size,), self.filter_dtype)
-        return (self.input, packed, *bias, *extras, self.output)
+        size = self.workspace_bytes // self.input.element_bytes
+        workspace = (Buffer.contiguous((size,), self.input.dtype),) if size else ()
+        return (*self.parts, packed, *bias, *before, *after, self.output, *workspace)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of what a prologue makes for one register tile; none for a depthwise convolution."""
+        if self.prologue is None or self.correlation.is_depthwise:
+            return 0
+        return self.tile.rows * PROLOGUE_CHANNELS * self.input.element_bytes
 
     def build(self, isa: Isa) -> FuncOp:
         """The function, which reads neither padding nor anything else outside of its arguments."""
         k = KernelBuilder(self, isa)
-        source, packed, *rest = k.views
-        bias = rest.pop(0) if self.has_bias else None
-        *extras, output = rest
+        views = list(k.views)
+        inputs = [views.pop(0) for _ in self.parts]
+        packed = views.pop(0)
+        bias = views.pop(0) if self.has_bias else None
+        scratch = views.pop() if self.workspace_bytes else None
+        prologue = None
+        if self.prologue is not None:
+            extras = [views.pop(0) for _ in self.prologue.extras]
+            prologue = CorrelationPrologue(self.prologue, extras, scratch)
+        *extras, output = views
         if self.output.elements:
             results = [output, *extras]
-            CorrelationBuilder(k, self.correlation, source, packed, bias, results, self.epilogue).build()
+            builder = CorrelationBuilder(
+                k, self.correlation, inputs, packed, bias, results, self.epilogue, prologue
+            )
+            builder.build()
         return k.finish()

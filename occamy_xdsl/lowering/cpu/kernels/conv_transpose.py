@@ -119,7 +119,7 @@ class ConvTranspose(Kernel):
         for remainders in product(*map(range, self.strides)):
             batch = self.output.shape[0]
             batch_strides = tuple(buffer.strides[0] for buffer in buffers)
-            windows = [Window(batch, batch, 1, 1, 1, 0, self.input.strides[0], batch_strides)]
+            windows = [Window(batch, batch, 1, 1, 1, 0, (self.input.strides[0],), batch_strides)]
             taps: list[tuple[int, ...]] = []
             geometry = zip(self.kernel, self.strides, self.dilations, self.pads, remainders, strict=True)
             for d, (kernel, stride, dilation, pad, remainder) in enumerate(geometry, start=2):
@@ -134,7 +134,7 @@ class ConvTranspose(Kernel):
                         1,
                         inputs[1] - inputs[0] if len(inputs) > 1 else 1,
                         -inputs[0] if inputs else 0,
-                        self.input.strides[d],
+                        (self.input.strides[d],),
                         tuple(buffer.strides[d] * stride for buffer in buffers),
                     )
                 )
@@ -191,7 +191,7 @@ class ConvTranspose(Kernel):
         results = [output, *extras]
         weights_at = 0
         for phase in self.phases:
-            builder = CorrelationBuilder(k, phase.correlation, source, packed, bias, results, self.epilogue)
+            builder = CorrelationBuilder(k, phase.correlation, [source], packed, bias, results, self.epilogue)
             offsets = [
                 sum(r * s for r, s in zip(phase.remainders, view.buffer.strides[2:], strict=True))
                 for view in results

@@ -1,9 +1,14 @@
 """
 Sums over sliding windows, the code that convolution and transposed convolution share.
 
-Register tiles of pixels by filters over packed weights, without padding or scratch: rows that would read the
-padding are left out by the bounds of the kernel-row loops, columns by tiles at both ends of a row for which the
-valid (pixel, kernel column) pairs are known when the code is built.
+Register tiles of pixels by filters over packed weights, without padding: rows that would read the padding are
+left out by the bounds of the kernel-row loops, columns by tiles at both ends of a row for which the valid
+(pixel, kernel column) pairs are known when the code is built.
+
+The input may have several parts, each with some of the channels. A prologue works on vectors of channels, a few
+at a time for the pixels of one register tile, and leaves them in scratch memory of that size, from where the
+products read them. It is paid again for each panel and kernel position, which costs one vector of work for as
+many vectors of multiply-adds as the panel has channels.
 """
 
 from collections.abc import Sequence
@@ -22,8 +27,16 @@ from occamy_xdsl.lowering.cpu.kernels.microkernel import (
     store_tile,
     sum_dtype,
 )
-from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Epilogue
-from occamy_xdsl.lowering.cpu.kernels.tiling import Panel, Tile, choose_tile, pack_panels, panels, tile_runs
+from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Epilogue, Prologue
+from occamy_xdsl.lowering.cpu.kernels.tiling import (
+    Panel,
+    Tile,
+    choose_tile,
+    pack_panels,
+    panels,
+    power_of_two_at_least,
+    tile_runs,
+)
 from occamy_xdsl.lowering.toolchain import Isa
 
 
@@ -42,8 +55,8 @@ class Window:
     dilation: int
     pad: int
     """Padding before the first input position, or less than 0; the extents say what is after the last one."""
-    input_stride: int
-    """Elements between neighbours in the input."""
+    input_strides: tuple[int, ...]
+    """Elements between neighbours in each part of the input."""
     result_strides: tuple[int, ...]
     """Elements between neighbours in the output and in each extra of the epilogue."""
 
@@ -53,9 +66,16 @@ class Window:
         return (self.kernel, self.stride, self.pad) == (1, 1, 0) and self.input == self.output
 
     @property
-    def step(self) -> int:
-        """Elements between the inputs of neighbouring outputs."""
-        return self.stride * self.input_stride
+    def steps(self) -> tuple[int, ...]:
+        """Elements between the inputs of neighbouring outputs, in each part of the input."""
+        return tuple(self.stride * stride for stride in self.input_strides)
+
+    def moved(self, inputs: Sequence[IndexLike], position: IndexLike) -> list[IndexLike]:
+        """Indices of the input at kernel position 0 of output `position`, from those at input position 0."""
+        return [
+            at + (position * step - self.pad * stride)
+            for at, step, stride in zip(inputs, self.steps, self.input_strides, strict=True)
+        ]
 
     @property
     def interior(self) -> range:
@@ -96,8 +116,8 @@ def plan_windows(windows: Sequence[Window], *, is_depthwise: bool) -> tuple[Wind
     for window in windows:
         outer = merged[-1] if merged else None
         if outer and outer.is_pointwise and window.is_pointwise:
-            strides = (outer.input_stride, *outer.result_strides)
-            inner = (window.input_stride, *window.result_strides)
+            strides = (*outer.input_strides, *outer.result_strides)
+            inner = (*window.input_strides, *window.result_strides)
             if window.output == 1:
                 continue
             if outer.output == 1 or all(a == b * window.output for a, b in zip(strides, inner, strict=True)):
@@ -108,7 +128,8 @@ def plan_windows(windows: Sequence[Window], *, is_depthwise: bool) -> tuple[Wind
     row = merged[-1]
     edge_pixels = row.output - len(row.interior)
     if edge_pixels > _MOST_EDGE_PIXELS or (is_depthwise and row.kernel > _MOST_UNROLLED_COLUMNS):
-        merged.append(Window(1, 1, 1, 1, 1, 0, 0, (0,) * len(row.result_strides)))
+        still = (0,) * len(row.input_strides)
+        merged.append(Window(1, 1, 1, 1, 1, 0, still, (0,) * len(row.result_strides)))
     if len(merged) > 1 and merged[0].is_pointwise and merged[0].output == 1:
         merged.pop(0)
     return tuple(merged)
@@ -164,6 +185,20 @@ class Correlation:
         return np.concatenate([pack_panels(matrix, self.tile) for matrix in matrices])
 
 
+PROLOGUE_CHANNELS = 32
+"""Channels of each pixel that a prologue works on at a time."""
+
+
+@dataclass(frozen=True)
+class CorrelationPrologue:
+    """A prologue and where it works."""
+
+    prologue: Prologue
+    extras: Sequence[View]
+    scratch: View | None
+    """`PROLOGUE_CHANNELS` elements of the input for each row of the tile; None for a depthwise correlation."""
+
+
 def choose_correlation_tile(
     windows: Sequence[Window], channels: int, filters: int, isa: Isa, dtype: str, *, is_depthwise: bool
 ) -> Tile:
@@ -181,14 +216,30 @@ class _Panel:
 
     channel: IndexLike
     """First output channel."""
-    input_at: IndexLike
-    """Index of the first input channel at spatial position 0."""
+    input_channel: IndexLike
+    """First input channel."""
     weights_at: IndexLike
     """Index of the packed panel."""
     width: int
     """Channels in the packed panel, a multiple of the lanes."""
     valid: int
     """Channels that exist."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where the elements of some channels lie, for the pixels of a register tile."""
+
+    view: View
+    first: IndexLike
+    """Index of the first channel at the first pixel."""
+    stride: int
+    """Elements between channels."""
+    step: int
+    """Elements between pixels."""
+    channel: int
+    """Which of all the channels the first one is."""
+    channels: int
 
 
 class CorrelationBuilder:
@@ -198,23 +249,25 @@ class CorrelationBuilder:
         self,
         k: KernelBuilder,
         correlation: Correlation,
-        input: View,
+        inputs: Sequence[View],
         weights: View,
         bias: View | None,
         results: Sequence[View],
         epilogue: Epilogue | None,
+        prologue: CorrelationPrologue | None = None,
     ):
         self.k = k
         self.correlation = correlation
         self.windows = correlation.windows
         self.lanes = correlation.tile.lanes
-        self.input = input
-        self.channel_stride = input.buffer.strides[1]
+        self.inputs = inputs
+        """The parts of the input, in the order of their channels."""
         self.weights = weights
         self.bias = bias
         self.results = results
         """The output, then the extras of the epilogue."""
         self.epilogue = epilogue
+        self.prologue = prologue
         self.dtype = sum_dtype(results[0].buffer.dtype)
         self.products = self._channel_products if correlation.is_depthwise else self._dense_products
 
@@ -240,7 +293,8 @@ class CorrelationBuilder:
                     first + channel * view.buffer.strides[1]
                     for first, view in zip(origin, self.results, strict=True)
                 ]
-                self._positions(_Panel(channel, self.input.at(0, input_channel), at, padded, valid), results)
+                inputs = [view.at(0, input_channel) for view in self.inputs]
+                self._positions(_Panel(channel, input_channel, at, padded, valid), inputs, results)
 
             k.for_(0, whole, width, panel)
             if whole < correlation.filters:
@@ -248,27 +302,32 @@ class CorrelationBuilder:
 
         k.for_(0, correlation.groups, 1, group)
 
-    def _positions(self, panel: _Panel, results: list[IndexLike]) -> None:
+    def _positions(self, panel: _Panel, inputs: list[IndexLike], results: list[IndexLike]) -> None:
         """Loops over all output positions but those of the last dimension."""
 
-        def nest(d: int, input_at: IndexLike, results: list[IndexLike], kernel_ranges: KernelRanges) -> None:
+        def nest(
+            d: int, inputs: list[IndexLike], results: list[IndexLike], kernel_ranges: KernelRanges
+        ) -> None:
             window = self.windows[d]
             if d == len(self.windows) - 1:
-                self._row(panel, input_at, results, kernel_ranges)
+                self._row(panel, inputs, results, kernel_ranges)
                 return
 
             def position(o: IndexLike) -> None:
                 at = [r + o * stride for r, stride in zip(results, window.result_strides, strict=True)]
                 bounds = window.kernel_range(self.k, o)
-                start = input_at + (o * window.step - window.pad * window.input_stride)
-                nest(d + 1, start, at, [*kernel_ranges, bounds])
+                nest(d + 1, window.moved(inputs, o), at, [*kernel_ranges, bounds])
 
             self.k.for_(0, window.output, 1, position)
 
-        nest(0, panel.input_at, results, [])
+        nest(0, inputs, results, [])
 
     def _row(
-        self, panel: _Panel, input_at: IndexLike, results: list[IndexLike], kernel_ranges: KernelRanges
+        self,
+        panel: _Panel,
+        inputs: list[IndexLike],
+        results: list[IndexLike],
+        kernel_ranges: KernelRanges,
     ) -> None:
         """The tiles of one row; those of one size share the code from the bias to the store."""
         window = self.windows[-1]
@@ -276,9 +335,8 @@ class CorrelationBuilder:
             first_pixels = range(start, start + size * count, size)
 
             def tile(x: IndexLike, first_pixels: range = first_pixels) -> None:
-                start = input_at + (x * window.step - window.pad * window.input_stride)
                 at = [r + x * stride for r, stride in zip(results, window.result_strides, strict=True)]
-                self._tile(panel, first_pixels, x, start, at, kernel_ranges)
+                self._tile(panel, first_pixels, x, window.moved(inputs, x), at, kernel_ranges)
 
             self.k.for_(start, start + size * count, size, tile)
 
@@ -287,7 +345,7 @@ class CorrelationBuilder:
         panel: _Panel,
         first_pixels: range,
         x: IndexLike,
-        input_at: IndexLike,
+        inputs: list[IndexLike],
         results: list[IndexLike],
         kernel_ranges: KernelRanges,
     ) -> None:
@@ -305,7 +363,7 @@ class CorrelationBuilder:
             start = [k.constant(0, STORAGE_TYPES[self.dtype], self.lanes)] * len(offsets)
 
         def add_products(pairs: ValidPairs) -> Sequence[SSAValue]:
-            return self._kernel_rows(panel, pairs, 0, input_at, panel.weights_at, kernel_ranges, start * size)
+            return self._kernel_rows(panel, pairs, 0, inputs, panel.weights_at, kernel_ranges, start * size)
 
         def choose(edges: list[int], *, has_interior: bool) -> Sequence[SSAValue]:
             if not edges:
@@ -340,7 +398,7 @@ class CorrelationBuilder:
         panel: _Panel,
         pairs: ValidPairs,
         d: int,
-        input_at: IndexLike,
+        inputs: list[IndexLike],
         weights_at: IndexLike,
         kernel_ranges: KernelRanges,
         sums: Sequence[SSAValue],
@@ -348,15 +406,17 @@ class CorrelationBuilder:
         """Loops over the kernel positions of dimension `d` and those after it."""
         window = self.windows[d]
         if d == len(self.windows) - 1:
-            return self.products(panel, pairs, input_at, weights_at, sums)
+            return self.products(panel, pairs, inputs, weights_at, sums)
         if kernel_ranges[d] == (0, 1):
-            return self._kernel_rows(panel, pairs, d + 1, input_at, weights_at, kernel_ranges, sums)
+            return self._kernel_rows(panel, pairs, d + 1, inputs, weights_at, kernel_ranges, sums)
         block = prod(w.kernel for w in self.windows[d + 1 :]) * self._position_weights(panel)
-        step = window.dilation * window.input_stride
 
         def position(p: IndexLike, *sums: SSAValue) -> Sequence[SSAValue]:
-            at, weights = input_at + p * step, weights_at + p * block
-            return self._kernel_rows(panel, pairs, d + 1, at, weights, kernel_ranges, sums)
+            at = [
+                i + p * (window.dilation * stride)
+                for i, stride in zip(inputs, window.input_strides, strict=True)
+            ]
+            return self._kernel_rows(panel, pairs, d + 1, at, weights_at + p * block, kernel_ranges, sums)
 
         return self.k.for_(*kernel_ranges[d], 1, position, sums)
 
@@ -368,49 +428,113 @@ class CorrelationBuilder:
         self,
         panel: _Panel,
         pairs: ValidPairs,
-        input_at: IndexLike,
+        inputs: list[IndexLike],
         weights_at: IndexLike,
         accumulators: Sequence[SSAValue],
     ) -> Sequence[SSAValue]:
         """Add the products of one kernel row: each input element times a panel row of weights."""
-        k, window = self.k, self.windows[-1]
-        channels, channel_stride = self.correlation.channels, self.channel_stride
-        column_step = window.dilation * window.input_stride
+        k, window, channels = self.k, self.windows[-1], self.correlation.channels
         block = self._position_weights(panel)
-
-        def run(
-            pixels: range,
-            depth: int,
-            step: int,
-            input_at: IndexLike,
-            weights_at: IndexLike,
-            sums: Sequence[SSAValue],
-        ) -> Sequence[SSAValue]:
-            """`depth` products that are `step` elements apart in the input."""
-
-            def product(c: IndexLike, *carried: SSAValue) -> Sequence[SSAValue]:
-                return self._step(panel, pixels, input_at + c * step, weights_at + c * panel.width, carried)
-
-            if depth > 4:
-                return k.for_(0, depth, 1, product, sums)
-            for c in range(depth):
-                sums = product(c, *sums)
-            return sums
-
+        run = self._run if self.prologue is None else self._run_with_prologue
+        sources = self._sources(inputs)
+        column_steps = [window.dilation * stride for stride in window.input_strides]
+        # Whether the channels of neighbouring columns follow each other in memory as in the weights.
+        is_dense = column_steps == [channels] and sources[0].stride == 1 and self.prologue is None
         sums = accumulators
         for columns, pixels in pairs:
-            at = input_at + columns.start * column_step
-            weights = weights_at + columns.start * block
-            if channel_stride == 1 and (column_step == channels or len(columns) == 1):
-                sums = run(pixels, len(columns) * channels, 1, at, weights, sums)
+            if is_dense:
+                first = sources[0].first + columns.start * channels
+                row = replace(sources[0], first=first, channels=len(columns) * channels)
+                sums = run(panel, pixels, row, weights_at + columns.start * block, sums)
                 continue
 
             def column(x: IndexLike, *carried: SSAValue, pixels: range = pixels) -> Sequence[SSAValue]:
-                at, weights = input_at + x * column_step, weights_at + x * block
-                return run(pixels, channels, channel_stride, at, weights, carried)
+                sums: Sequence[SSAValue] = carried
+                for source, step in zip(sources, column_steps, strict=True):
+                    moved = replace(source, first=source.first + x * step)
+                    weights = weights_at + (x * block + source.channel * panel.width)
+                    sums = run(panel, pixels, moved, weights, sums)
+                return sums
 
             sums = k.for_(columns.start, columns.stop, 1, column, sums)
         return sums
+
+    def _sources(self, inputs: list[IndexLike]) -> list[_Source]:
+        """The parts of the input that a group reads, from the indices `inputs` on."""
+        sources: list[_Source] = []
+        channel = 0
+        for view, first, step in zip(self.inputs, inputs, self.windows[-1].steps, strict=True):
+            count = view.buffer.shape[1] // self.correlation.groups
+            sources.append(_Source(view, first, view.buffer.strides[1], step, channel, count))
+            channel += count
+        return sources
+
+    def _run(
+        self,
+        panel: _Panel,
+        pixels: range,
+        source: _Source,
+        weights_at: IndexLike,
+        sums: Sequence[SSAValue],
+    ) -> Sequence[SSAValue]:
+        """Add the products of the channels of `source`, whose weights follow each other."""
+        k = self.k
+
+        def product(c: IndexLike, *sums: SSAValue) -> Sequence[SSAValue]:
+            weights = [
+                load_as(k, self.dtype, self.weights, weights_at + (c * panel.width + offset), self.lanes)
+                for offset in range(0, panel.width, self.lanes)
+            ]
+            at = source.first + c * source.stride
+            elements = ((i, load_as(k, self.dtype, source.view, at + i * source.step)) for i in pixels)
+            return outer_product(k, sums, elements, weights, self.lanes)
+
+        if source.channels > 4:
+            return k.for_(0, source.channels, 1, product, sums)
+        for c in range(source.channels):
+            sums = product(c, *sums)
+        return sums
+
+    def _run_with_prologue(
+        self,
+        panel: _Panel,
+        pixels: range,
+        source: _Source,
+        weights_at: IndexLike,
+        sums: Sequence[SSAValue],
+    ) -> Sequence[SSAValue]:
+        """As `_run`, on elements that the prologue makes and leaves in the scratch memory, some at a time."""
+        k, prologue = self.k, self.prologue
+        assert prologue is not None
+        assert prologue.scratch is not None
+        scratch = prologue.scratch
+        widest = min(k.isa.lanes(source.view.buffer.element_bytes), PROLOGUE_CHANNELS)
+        lanes = min(widest, power_of_two_at_least(source.channels))
+
+        def part(start: IndexLike, *sums: SSAValue, size: int = PROLOGUE_CHANNELS) -> Sequence[SSAValue]:
+            for offset in range(0, size, lanes):
+                channel, valid = start + offset, size - offset
+                extras = self._prologue_extras(panel.input_channel + source.channel + channel, lanes, valid)
+                for i in pixels:
+                    at = source.first + (channel * source.stride + i * source.step)
+                    element = k.load(source.view, at, lanes, valid=valid, stride=source.stride)
+                    (element,) = k.inline(prologue.prologue.block, [element, *extras])
+                    k.store(element, scratch, i * PROLOGUE_CHANNELS + offset, valid=valid)
+            made = _Source(scratch, 0, 1, PROLOGUE_CHANNELS, 0, size)
+            return self._run(panel, pixels, made, weights_at + start * panel.width, sums)
+
+        whole = source.channels // PROLOGUE_CHANNELS * PROLOGUE_CHANNELS
+        sums = k.for_(0, whole, PROLOGUE_CHANNELS, part, sums)
+        rest = source.channels - whole
+        return part(whole, *sums, size=rest) if rest else sums
+
+    def _prologue_extras(self, channel: IndexLike, lanes: int, valid: int) -> list[SSAValue]:
+        """The values of the prologue's extras for `lanes` channels from `channel` on, `valid` of which exist."""
+        assert self.prologue is not None
+        return [
+            self.k.load(view, view.at(0, channel), lanes, valid=valid, stride=view.buffer.strides[1])
+            for view in self.prologue.extras
+        ]
 
     def _valid_pairs(self, first: int, size: int) -> ValidPairs:
         """Runs of kernel columns, with the pixels of the tile at pixel `first` that meet the input there."""
@@ -427,43 +551,32 @@ class CorrelationBuilder:
                 pairs.append((range(x, x + 1), pixels))
         return pairs
 
-    def _step(
-        self,
-        panel: _Panel,
-        pixels: range,
-        input_at: IndexLike,
-        weights_at: IndexLike,
-        accumulators: Sequence[SSAValue],
-    ) -> Sequence[SSAValue]:
-        """One element of each pixel times one row of the panel."""
-        k, step = self.k, self.windows[-1].step
-        weights = [
-            load_as(k, self.dtype, self.weights, weights_at + offset, self.lanes)
-            for offset in range(0, panel.width, self.lanes)
-        ]
-        elements = ((i, load_as(k, self.dtype, self.input, input_at + i * step)) for i in pixels)
-        return outer_product(k, accumulators, elements, weights, self.lanes)
-
     def _channel_products(
         self,
         panel: _Panel,
         pairs: ValidPairs,
-        input_at: IndexLike,
+        inputs: list[IndexLike],
         weights_at: IndexLike,
         accumulators: Sequence[SSAValue],
     ) -> Sequence[SSAValue]:
         """Add the products of one kernel row of a depthwise convolution, loading each input vector once."""
         k, window, vectors = self.k, self.windows[-1], panel.width // self.lanes
-        stride = self.channel_stride
+        (source,), (input_at,), (input_stride,) = self.inputs, inputs, window.input_strides
+        stride = source.buffer.strides[1]
+        extras: dict[int, list[SSAValue]] = {}
         loaded: dict[tuple[int, int], SSAValue] = {}
 
         def element(position: int, j: int) -> SSAValue:
             if (position, j) not in loaded:
-                at = input_at + (position * window.input_stride + j * self.lanes * stride)
+                at = input_at + (position * input_stride + j * self.lanes * stride)
                 valid = panel.valid - j * self.lanes
-                loaded[position, j] = load_as(
-                    k, self.dtype, self.input, at, self.lanes, valid=valid, stride=stride
-                )
+                value = k.load(source, at, self.lanes, valid=valid, stride=stride)
+                if self.prologue is not None:
+                    if j not in extras:
+                        channel = panel.input_channel + j * self.lanes
+                        extras[j] = self._prologue_extras(channel, self.lanes, valid)
+                    (value,) = k.inline(self.prologue.prologue.block, [value, *extras[j]])
+                loaded[position, j] = k.convert(value, source.buffer.dtype, self.dtype)
             return loaded[position, j]
 
         sums = list(accumulators)

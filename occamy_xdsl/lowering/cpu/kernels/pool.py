@@ -78,7 +78,7 @@ class Pool(Kernel):
                 stride=self.strides[d],
                 dilation=self.dilations[d],
                 pad=self.pads[d],
-                input_stride=self.input.strides[2 + d],
+                input_strides=(self.input.strides[2 + d],),
                 result_strides=tuple(b.strides[2 + d] for b in self.arguments[1:]),
             )
             for d in range(len(self.kernel))
@@ -88,7 +88,7 @@ class Pool(Kernel):
     def padded_windows(self) -> list[Window]:
         """The same with the padding as part of the input, from which only an overhang is left out."""
         return [
-            Window(w.output, w.input + w.pad + end, w.kernel, w.stride, w.dilation, 0, 0, ())
+            Window(w.output, w.input + w.pad + end, w.kernel, w.stride, w.dilation, 0, (0,), ())
             for w, end in zip(self.windows, self.pads[len(self.kernel) :], strict=True)
         ]
 
@@ -159,7 +159,9 @@ class _PoolNest:
             o: IndexLike, interior: bool, lanes: int | None = None, valid: int = 1, edge: int | None = None
         ) -> None:
             bounds = (0, window.kernel) if interior else window.kernel_range(self.k, o)
-            moved = at.moved(o * window.step - window.pad * window.input_stride, window.result_strides, o)
+            moved = at.moved(
+                o * window.steps[0] - window.pad * window.input_strides[0], window.result_strides, o
+            )
             here = _Place(
                 moved.input,
                 moved.results,
@@ -171,7 +173,7 @@ class _PoolNest:
                 self.spatial(d + 1, here, plane)
             else:
                 self.results(
-                    [here], lanes, valid, window.step, window.result_strides, plane, window.stride, edge
+                    [here], lanes, valid, window.steps[0], window.result_strides, plane, window.stride, edge
                 )
 
         inner = window.interior
@@ -254,7 +256,7 @@ class _PoolNest:
                 for tap_number in range(window.kernel):
                     inside = [n for n in range(valid) if window.is_valid(edge + n, tap_number)]
                     if inside:
-                        at = first.input + distance + tap_number * window.dilation * window.input_stride
+                        at = first.input + distance + tap_number * window.dilation * window.input_strides[0]
                         value = self._partial(at, inside, start)
                         carried = [combine(k, kind, pool.dtype, carried[0], value)]
                 return carried
@@ -262,7 +264,7 @@ class _PoolNest:
             def body(i: IndexLike, *carried: SSAValue) -> Sequence[SSAValue]:
                 return tap(
                     d + 1,
-                    distance + i * (window.dilation * window.input_stride),
+                    distance + i * (window.dilation * window.input_strides[0]),
                     position + i * (window.dilation * self.weights[d]),
                     carried,
                 )
@@ -293,7 +295,7 @@ class _PoolNest:
 
     def _partial(self, at: IndexLike, inside: Sequence[int], neutral: SSAValue) -> SSAValue:
         """Elements for the lanes `inside`, which are neighbours, and `neutral` for the others."""
-        k, pool, step = self.k, self.pool, self.windows[-1].step
+        k, pool, step = self.k, self.pool, self.windows[-1].steps[0]
         low, valid = inside[0], len(inside)
         value = load_lanes(k, k.views[0], at + low * step, self.lanes, valid, step)
         value = k.convert(value, pool.input.dtype, pool.dtype)

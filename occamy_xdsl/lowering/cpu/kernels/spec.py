@@ -170,21 +170,29 @@ def canonical_text(block: Block) -> str:
 
 
 @dataclass(frozen=True)
-class Epilogue:
+class FusedScalars:
     """
-    Scalar work on each result of a kernel while it is still in a register.
+    Scalar work fused into a kernel.
 
-    The first argument of `block` is the value computed, the others are the elements of `extras` at the same
-    position; the operands of the terminator are what is stored. Epilogues are equal if they compute the same.
+    The first argument of `block` is the value worked on, the others are the elements of `extras` at the same
+    position; the operands of the terminator take the place of the value. Equal if they compute the same.
     """
 
     block: Block = field(compare=False, repr=False)
     extras: tuple[Buffer, ...] = ()
-    """Further inputs with the shape of the result; stride 0 where they are broadcast."""
+    """Further inputs with the shape of what the value is an element of; stride 0 where they are broadcast."""
     text: str = field(init=False)
 
     def __post_init__(self):
         object.__setattr__(self, "text", canonical_text(self.block))
+
+
+class Epilogue(FusedScalars):
+    """Work on each result of a kernel while it is still in a register."""
+
+
+class Prologue(FusedScalars):
+    """Work on each element of a kernel's input before it enters the products; `extras` vary by channel alone."""
 
 
 @dataclass(frozen=True)
