@@ -37,7 +37,7 @@ from occamy_xdsl.importer import import_model
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
 from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, kernel_calls
-from occamy_xdsl.lowering.cpu.emit import Artefact, CompiledModel
+from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.cuda import ptx
 from occamy_xdsl.lowering.cuda.convert_dnn_to_cuda import MODEL_BYTES
 from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
@@ -46,6 +46,7 @@ from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options, get_all_passes, stages
 from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
+from occamy_xdsl.runtime.cuda import CudaModel
 from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
 from occamy_xdsl.version import VERSION
 
@@ -267,21 +268,14 @@ class Compilation:
             **({"pool_alignment": ALIGNMENT} if self.options.is_cuda else {}),
         )
 
-    def artefact(self, folder: Path) -> Artefact:
-        """What artefacts are written from; the weights are in a file in `folder`."""
-        if not self.options.is_cuda:
-            return self.compiled(folder)
+    def compiled(self, folder: Path) -> CompiledModel | CompiledCudaModel:
+        """What artefacts are written from; the weights are written to a file in `folder`."""
         signature = self.signature()
         weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
-        host = text_of(_part(self.module, kernels=False))
-        return CompiledCudaModel(
-            host, self.compiled_kernels(), _count(self.module, MODEL_BYTES), signature, weights
-        )
-
-    def compiled(self, folder: Path) -> CompiledModel:
-        """The model for a CPU after lowering; its weights are written to a file in `folder`."""
-        signature = self.signature()
-        weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
+        if self.options.is_cuda:
+            host = text_of(_part(self.module, kernels=False))
+            model_bytes = _count(self.module, MODEL_BYTES)
+            return CompiledCudaModel(host, self.compiled_kernels(), model_bytes, signature, weights)
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
         return CompiledModel(self._upstream_text(), signature, weights, isa)
 
@@ -352,7 +346,7 @@ def compile(
 
     `memory_limit` is in bytes; further `options` are the fields of `pipelines.Options`.
 
-    Raises UnsupportedModelError, MemoryLimitError, UsageError.
+    Raises UnsupportedModelError, MemoryLimitError, UsageError, and NoDeviceError for a GPU where there is none.
     """
     if not isinstance(model, Model):
         model = load(model)
@@ -362,10 +356,18 @@ def compile(
 
 
 def compile_to_memory(compilation: Compilation) -> CompiledExecutable:
-    """Finishes a compilation for this machine and loads its code; the weights are in a temporary file."""
+    """
+    Finishes a compilation for this machine and loads its code; the weights are in a temporary file.
+
+    Raises NoDeviceError for a GPU where there is none.
+    """
     folder = Path(tempfile.mkdtemp(prefix="occamy-"))
     try:
-        executable = CompiledExecutable(compilation, JitModel(compilation.compiled(folder)))
+        artefact = compilation.compiled(folder)
+        if isinstance(artefact, CompiledCudaModel):
+            executable = CompiledExecutable(compilation, CudaModel(artefact, folder))
+        else:
+            executable = CompiledExecutable(compilation, JitModel(artefact))
     except BaseException:
         rmtree(folder, ignore_errors=True)
         raise

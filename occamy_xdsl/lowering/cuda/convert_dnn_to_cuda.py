@@ -17,7 +17,7 @@ from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import KIND, NAME, argument_attributes, function_named
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr
 from occamy_xdsl.errors import UnsupportedModelError
-from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES, weights_of
+from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cuda import program
 from occamy_xdsl.lowering.cuda.kernels.spec import MAX_ELEMENTS, GpuKernel, gpu_module
@@ -192,7 +192,7 @@ class _Conversion:
 
     def constant(self, op: dnn.ConstantOp) -> int:
         element = str(dnn.element_type_of(op.output))
-        return self.in_blob(weights_of(op), op.value, Buffer.contiguous(dnn.shape_of(op.output), element))
+        return self.in_blob(op.weights, op.value, Buffer.contiguous(dnn.shape_of(op.output), element))
 
     def in_blob(self, weights: Weights, value: Attribute, buffer: Buffer) -> int:
         """Byte offset of an array in the weights."""
