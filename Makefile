@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format docs docs-check bench-memory lock clean
+.PHONY: help venv demo test bench conformance nets lint format docs docs-check bench-memory lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +28,15 @@ demo: $(READY) ## compile and run ResNet-50; compare memory, result and time (NE
 test: $(READY) ## run all tests: lit, then pytest
 	$(BIN)/lit -q -j $(JOBS) test
 	$(BIN)/python -m pytest -n $(JOBS)
+
+bench: $(READY) ## time networks against ONNX Runtime, in turns, one thread (NETS="a.onnx b.onnx" for others)
+	$(BIN)/python bench/latency.py $(NETS)
+
+conformance: $(READY) ## run ONNX's backend suite (minutes): counts of passed, failed and refused tests
+	$(BIN)/python bench/conformance.py -j $(JOBS)
+
+nets: $(READY) ## run the networks of the paper at real size against ONNX Runtime (minutes; needs ../shared)
+	$(BIN)/python -m pytest -m slow test/end_to_end/test_paper_nets.py
 
 lint: $(READY) ## ruff, formatting and types
 	$(BIN)/ruff check .

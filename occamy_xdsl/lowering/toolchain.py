@@ -25,7 +25,7 @@ CPU_PIPELINE = (
     "canonicalize,cse,"
     "expand-strided-metadata,lower-affine,"
     "convert-scf-to-cf,"
-    "convert-vector-to-llvm,convert-math-to-llvm,convert-math-to-libm,"
+    "convert-math-to-llvm,convert-math-to-libm,convert-vector-to-llvm,"
     "finalize-memref-to-llvm,convert-index-to-llvm,convert-arith-to-llvm,convert-ub-to-llvm,convert-cf-to-llvm,"
     "convert-func-to-llvm{use-bare-ptr-memref-call-conv=1},"
     "reconcile-unrealized-casts)"

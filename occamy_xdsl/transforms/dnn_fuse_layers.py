@@ -170,6 +170,8 @@ def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
         and len(value.owner.results) == 1
         and single_user(value) is op
         and dnn.shape_of(value) == dnn.shape_of(op.results[0])
+        # Kernels keep their sums in the type of what they store.
+        and dnn.element_type_of(value) == dnn.element_type_of(op.results[0])
         and value.owner.parent is op.parent
     ]
     if not candidates:

@@ -373,3 +373,20 @@ func.func @shuffle_any_filter(%x: tensor<1x6x8x8xf32>, %w: tensor<6x1x1x1xf32>) 
     {group = 6 : i64, strides = array<i64: 2, 2>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x6x4x4xf32>
   func.return %y : tensor<1x6x4x4xf32>
 }
+
+// -----
+
+// Sums are kept in the type of what is stored, so a conversion stays an op of its own.
+// CHECK-LABEL: @conversion
+// CHECK:       dnn.matmul
+// CHECK-NOT:   epilogue
+// CHECK:       dnn.elementwise
+func.func @conversion(%a: tensor<4x8xf32>, %b: tensor<8x4xf32>) -> tensor<4x4xf64> {
+  %m = dnn.matmul a(%a : tensor<4x8xf32>) b(%b : tensor<8x4xf32>) -> tensor<4x4xf32>
+  %y = dnn.elementwise ins(%m : tensor<4x4xf32>) -> tensor<4x4xf64> body {
+  ^bb0(%x: f32):
+    %o = arith.extf %x : f32 to f64
+    dnn.yield %o : f64
+  }
+  func.return %y : tensor<4x4xf64>
+}

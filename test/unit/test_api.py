@@ -3,12 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest import SkipTest
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 from onnx.reference import ReferenceEvaluator
 
 import occamy_xdsl as oc
@@ -194,7 +194,7 @@ def test_backend_knows_its_limits():
     assert backend.is_compatible(make_model("N"))
     proto.graph.node[0].op_type = "NonZero"
     assert not backend.is_compatible(proto)
-    with pytest.raises(BackendIsNotSupposedToImplementIt):
+    with pytest.raises(SkipTest):
         backend.prepare(proto)
     with pytest.raises(oc.UsageError, match="CUDA"):
         backend.prepare(make_model(), "CUDA")
