@@ -158,14 +158,15 @@ def _spec(name: str, **options: Any) -> str:
 def stages(options: Options) -> list[Stage]:
     """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
     if options.is_cuda:
-        # What the libraries and kernels of a GPU take: row-major activations, aligned to 256 bytes.
+        # What NVIDIA's libraries take: stored, row-major inputs at multiples of 256 bytes.
+        fusion = _spec("dnn-fuse-layers", prologues=False)
         layouts = _spec("dnn-assign-layouts", channels_last=False)
         limit = {} if options.workspace_limit is None else {"limit": options.workspace_limit}
         workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **limit)
         alignment = {"alignment": 256}
         lowering = _spec("convert-dnn-to-cuda", chip=options.processor)
     else:
-        layouts = "dnn-assign-layouts"
+        fusion, layouts = "dnn-fuse-layers", "dnn-assign-layouts"
         workspaces = _spec("cpu-assign-workspaces", target=options.processor)
         alignment = {}
         lowering = _spec("convert-dnn-to-cpu", target=options.processor)
@@ -175,7 +176,9 @@ def stages(options: Options) -> list[Stage]:
             memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
             memory += [workspaces]
-            memory += [_spec("dnn-convert-to-pool", planner=options.planner, reuse=options.reuse, **alignment)]
+            memory += [
+                _spec("dnn-convert-to-pool", planner=options.planner, reuse=options.reuse, **alignment)
+            ]
             memory += ["verify-dnn-pool"]
         case "eager" | "lazy":
             memory += [_spec("dnn-insert-memory-ops", mode=options.memory)]
@@ -186,7 +189,7 @@ def stages(options: Options) -> list[Stage]:
             "dnn",
             [
                 "convert-onnx-to-dnn",
-                *(["dnn-fuse-layers"] if options.fuse else []),
+                *([fusion] if options.fuse else []),
                 "dce",
                 layouts,
                 *(["dnn-schedule"] if options.reorder else []),

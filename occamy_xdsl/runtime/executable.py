@@ -11,11 +11,12 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from occamy_xdsl.errors import InvalidInputError, NoDeviceError, OccamyError, UsageError
+from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
 from occamy_xdsl.lowering.cpu import abi, emit
 from occamy_xdsl.lowering.cuda.api import LIBRARIES
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa, JitModule
+from occamy_xdsl.runtime.nvidia import load_libraries
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -260,18 +261,29 @@ def jit(model: emit.CompiledModel) -> Executable:
 # --- code from a shared library ---------------------------------------------------------------------------
 
 
+def _load_library(path: Path) -> ctypes.CDLL:
+    """Loads a library, and NVIDIA's before it if it needs them; raises UsageError or NoDeviceError."""
+    name = _loadable_name(path)
+    try:
+        return ctypes.CDLL(name)
+    except OSError as error:
+        fact = str(error)
+    if any(library.soname in fact for library in LIBRARIES.values()):
+        load_libraries()
+        try:
+            return ctypes.CDLL(name)
+        except OSError as error:
+            fact = str(error)
+    raise UsageError(f"{path}: cannot be loaded: {fact}")
+
+
 class LibraryModel:
     """A model in a shared library with the C interface of `lowering.cpu.abi`."""
 
     def __init__(self, path: Path):
         self._path = path.absolute()
         _check_library(path)
-        try:
-            self._library = ctypes.CDLL(_loadable_name(self._path))
-        except OSError as error:
-            if any(library.soname in str(error) for library in LIBRARIES.values()):
-                raise NoDeviceError(f"{path}: needs a GPU and NVIDIA's libraries: {error}") from None
-            raise UsageError(f"{path}: cannot be loaded: {error}") from None
+        self._library = _load_library(self._path)
         try:
             functions = [getattr(self._library, name) for name in abi.EXPORTS]
         except AttributeError:

@@ -420,7 +420,9 @@ class Cudnn(SimulatedLibrary):
         algorithm: int, w: Filter, dy: Tensor, convolution: Convolution, dx: Tensor
     ) -> None:
         if algorithm != CONSTANTS["CUDNN_CONVOLUTION_BWD_DATA_ALGO_0"]:
-            raise RefusalError(NOT_SUPPORTED, "the simulator has only algorithm 0 of the gradient by the input")
+            raise RefusalError(
+                NOT_SUPPORTED, "the simulator has only algorithm 0 of the gradient by the input"
+            )
         expected = convolution.output_shape(dx, w)
         if dy.shape != expected:
             raise RefusalError(BAD_PARAM, f"dy has shape {dy.shape}, the convolution of dx gives {expected}")

@@ -22,9 +22,10 @@ class DnnAssignLayoutsPass(ModulePass):
     """
     Gives each tensor the order of dimensions that its producer writes best and its users read best.
 
-    Convolutions and pools write channels-last, or row-major without the option `channels_last`; other ops keep the order of their largest operand, so that
-    transposes, splits of dimensions and elementwise work in place cost nothing. What only the caller reads is
-    row-major. An order that differs from row-major only in dimensions of one element is not recorded.
+    Convolutions and pools write channels-last, or row-major without the option `channels_last`; other ops keep
+    the order of their largest operand, so that transposes, splits of dimensions and elementwise work in place
+    cost nothing. What only the caller reads is row-major. An order that differs from row-major only in
+    dimensions of one element is not recorded.
 
     Requires: value form.
     Ensures: tensor types carry a `#dnn.order` where they are not row-major; a `dnn.copy` leads to each result

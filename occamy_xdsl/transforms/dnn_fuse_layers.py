@@ -80,13 +80,16 @@ class DnnFuseLayersPass(ModulePass):
 
     name = "dnn-fuse-layers"
 
+    prologues: bool = True
+    """Whether convolutions may read through a prologue or from several tensors; those of a library cannot."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
-                fuse_block(function.body.block)
+                fuse_block(function.body.block, self.prologues)
 
 
-def fuse_block(block: Block) -> None:
+def fuse_block(block: Block, prologues: bool = True) -> None:
     """Applies all rewrites to one block of value form, in program order until nothing changes."""
     changed = True
     while changed:
@@ -103,14 +106,14 @@ def fuse_block(block: Block) -> None:
             current: FoldsAffine | None = op
             while current is not None:
                 current = fold_affine(current)
-    for rewrite, kind in (
-        (share_prefix, dnn.ConcatOp),
-        (fuse_into_convolutions, dnn.ElementwiseOp),
-        (leave_to_convolutions, dnn.ConcatOp),
-        (sink_shuffle, dnn.ConvOp),
+    for rewrite, kind, enabled in (
+        (share_prefix, dnn.ConcatOp, True),
+        (fuse_into_convolutions, dnn.ElementwiseOp, prologues),
+        (leave_to_convolutions, dnn.ConcatOp, prologues),
+        (sink_shuffle, dnn.ConvOp, True),
     ):
         for op in list(block.ops):
-            if isinstance(op, kind):
+            if enabled and isinstance(op, kind):
                 rewrite(cast(Any, op))
 
 

@@ -146,7 +146,9 @@ def _define_create(host: HostModule, signature: Signature, weights: WeightsFile 
     f.store("", model + _ERROR)
     if signature.pool_bytes:
         with f.if_(pool == NULL):
-            status = f.call("posix_memalign", model + _OWNED_POOL, signature.pool_alignment, signature.pool_bytes)
+            status = f.call(
+                "posix_memalign", model + _OWNED_POOL, signature.pool_alignment, signature.pool_bytes
+            )
             with f.if_(status != 0):
                 f.call("free", model)
                 needed = f"occamy_create: out of memory for the pool of {signature.pool_bytes} bytes"

@@ -103,7 +103,8 @@ class _Conversion:
         for item in self.steps:
             self.find_weights(item)
         host = HostModule()
-        placement = Placement(self.pool_bytes, self.blob_bytes, self.staging_bytes, self.find)
+        pool_bytes = -(-self.pool_bytes // ALIGNMENT) * ALIGNMENT
+        placement = Placement(pool_bytes, self.blob_bytes, self.staging_bytes, self.find)
         builder = ProgramBuilder(host, placement)
         builder.build(self.steps, callers["input"], callers["output"])
         attributes = self.module.attributes
@@ -137,7 +138,7 @@ class _Conversion:
     def convert(self, op: Operation) -> None:
         match op:
             case dnn.MempoolInitOp():
-                self.pool_bytes = -(-dnn.byte_size(op.pool) // ALIGNMENT) * ALIGNMENT
+                self.pool_bytes = dnn.byte_size(op.pool)
                 if op.alignment.value.data % ALIGNMENT:
                     raise PassFailedException(
                         f"convert-dnn-to-cuda: the pool must be planned with alignment {ALIGNMENT}"

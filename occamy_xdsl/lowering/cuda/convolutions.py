@@ -31,7 +31,14 @@ class Problem:
     @property
     def key(self) -> str:
         """The problem as text, for example `x1x3x8x8 w4x3x3x3 y1x4x8x8 p1x1 s1x1 d1x1 g1`."""
-        parts = {"x": self.x, "w": self.w, "y": self.y, "p": self.pads, "s": self.strides, "d": self.dilations}
+        parts = {
+            "x": self.x,
+            "w": self.w,
+            "y": self.y,
+            "p": self.pads,
+            "s": self.strides,
+            "d": self.dilations,
+        }
         return " ".join(n + "x".join(map(str, v)) for n, v in parts.items()) + f" g{self.groups}"
 
 

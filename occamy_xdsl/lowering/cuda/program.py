@@ -14,8 +14,10 @@ The first two return 0 or `Code.DEVICE`; then the handle holds a message with th
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
 
-from xdsl.dialects.builtin import i32, i64
+from xdsl.dialects.builtin import i32
 from xdsl.ir import SSAValue
 
 from occamy_xdsl.dialects.weights import Weights
@@ -36,7 +38,8 @@ from occamy_xdsl.lowering.cuda.steps import (
     Step,
     Window,
 )
-from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Operand as Argument, Value
+from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Value
+from occamy_xdsl.lowering.host import Operand as Argument
 
 SETUP, MAIN, TEARDOWN = "occamy_setup", "occamy_main", "occamy_teardown"
 KERNELS = "occamy_kernels"
@@ -47,7 +50,6 @@ POOL, OWNED, WEIGHTS, STAGING, STREAM, CUDNN, CUBLAS, MODULE, DEVICE, ERROR = (8
 MESSAGE_BYTES = 512
 _FIELDS = ERROR + MESSAGE_BYTES
 
-_DESCRIPTORS = ("Tensor", "Filter", "Convolution", "Pooling", "Activation")
 _FLOAT = CONSTANTS["CUDNN_DATA_FLOAT"]
 _ALGORITHM_0 = CONSTANTS["CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM"]
 _ONE, _ZERO = struct.pack("<f", 1.0), struct.pack("<f", 0.0)
@@ -83,6 +85,85 @@ class NodeStep:
     workspace: int
 
 
+@dataclass(frozen=True)
+class TensorShape:
+    """What a cuDNN tensor descriptor says of an array of f32, in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    kind = "Tensor"
+
+    @staticmethod
+    def of(buffer: Buffer) -> "TensorShape":
+        """The shape; the strides of dimensions of one element are what they are in a packed tensor."""
+        packed = Buffer.contiguous(buffer.shape).strides
+        strides = (p if n == 1 else s for n, s, p in zip(buffer.shape, buffer.strides, packed, strict=True))
+        return TensorShape(buffer.shape, tuple(strides))
+
+
+@dataclass(frozen=True)
+class FilterShape:
+    """What a cuDNN filter descriptor says."""
+
+    shape: tuple[int, ...]
+    kind = "Filter"
+
+
+@dataclass(frozen=True)
+class ConvolutionShape:
+    """What a cuDNN convolution descriptor says."""
+
+    window: Window
+    kind = "Convolution"
+
+
+@dataclass(frozen=True)
+class PoolingShape:
+    """What a cuDNN pooling descriptor says."""
+
+    mode: str
+    sizes: tuple[int, ...]
+    window: Window
+    kind = "Pooling"
+
+
+@dataclass(frozen=True)
+class Relu:
+    """What a cuDNN activation descriptor says."""
+
+    kind = "Activation"
+
+
+Descriptor: TypeAlias = TensorShape | FilterShape | ConvolutionShape | PoolingShape | Relu
+
+
+def _descriptors(step: Step) -> list[Descriptor]:
+    """The descriptors that a step needs."""
+
+    def tensors(*operands: Operand) -> list[Descriptor]:
+        return [TensorShape.of(operand.buffer) for operand in operands]
+
+    match step:
+        case Convolution():
+            fused: list[Descriptor] = [] if step.bias is None else [_bias_shape(step), Relu()]
+            both = FilterShape(step.w.buffer.shape), ConvolutionShape(step.window)
+            return [*tensors(step.x, step.y), *both, *fused]
+        case Deconvolution():
+            both = FilterShape(step.w.buffer.shape), ConvolutionShape(step.window)
+            return [*tensors(step.dy, step.dx), *both]
+        case Pooling():
+            return [*tensors(step.x, step.y), PoolingShape(step.mode, step.sizes, step.window)]
+        case Softmax():
+            return tensors(step.x, step.y)
+        case Launch() | Product():
+            return []
+
+
+def _bias_shape(step: Convolution) -> TensorShape:
+    rank = step.y.buffer.rank
+    return TensorShape.of(Buffer.contiguous((1, step.y.buffer.shape[1], *(1,) * (rank - 2))))
+
+
 class ProgramBuilder:
     """Writes the three functions into `host`; `model_bytes` is known afterwards."""
 
@@ -91,9 +172,9 @@ class ProgramBuilder:
         self.placement = placement
         self.model_bytes = _FIELDS
         self._declared: set[str] = set()
-        self._kernels: dict[str, int] = {}
-        self._descriptors: dict[str, dict[object, int]] = {kind: {} for kind in _DESCRIPTORS}
-        self._algorithms: dict[Convolution, int] = {}
+        self.kernels: dict[str, int] = {}
+        self._descriptors: dict[Descriptor, int] = {}
+        self.algorithms: dict[Convolution, int] = {}
 
     # --- calls ---
 
@@ -103,7 +184,7 @@ class ProgramBuilder:
                 self._declared.add(name)
                 api.declare(self.host, name)
 
-    def _check(self, f: FunctionBuilder, where: str, name: str, *arguments: Argument) -> None:
+    def check(self, f: FunctionBuilder, where: str, name: str, *arguments: Argument) -> None:
         """Call a function of a library; where it fails, the function returns with a message."""
         self._declare(name)
         status = f.call(name, *arguments)
@@ -139,48 +220,25 @@ class ProgramBuilder:
 
     def _collect(self, steps: Sequence[NodeStep]) -> None:
         """Gives every kernel and descriptor its field; descriptors of one kind lie side by side."""
-        wanted: dict[str, dict[object, None]] = {kind: {} for kind in _DESCRIPTORS}
-
-        def tensor(*operands: Operand | None) -> None:
-            for operand in operands:
-                if operand is not None:
-                    wanted["Tensor"][_tensor_key(operand.buffer)] = None
-
+        wanted: dict[Descriptor, None] = {}
         for item in steps:
-            match item.step:
-                case Launch() as step:
-                    if step.kernel.symbol not in self._kernels:
-                        self._kernels[step.kernel.symbol] = self._slot()
-                case Convolution() as step:
-                    tensor(step.x, step.y)
-                    wanted["Filter"][step.w.buffer.shape] = None
-                    wanted["Convolution"][step.window] = None
-                    if step.bias is not None:
-                        wanted["Tensor"][_bias_key(step)] = None
-                        wanted["Activation"]["relu"] = None
-                    self._algorithms[step] = self._slot()
-                case Deconvolution() as step:
-                    tensor(step.dy, step.dx)
-                    wanted["Filter"][step.w.buffer.shape] = None
-                    wanted["Convolution"][step.window] = None
-                case Pooling() as step:
-                    tensor(step.x, step.y)
-                    wanted["Pooling"][step.mode, step.sizes, step.window] = None
-                case Softmax() as step:
-                    tensor(step.x, step.y)
-                case Product():
-                    pass
-        for kind, keys in wanted.items():
-            self._descriptors[kind] = {key: self._slot() for key in keys}
+            step = item.step
+            if isinstance(step, Launch) and step.kernel.symbol not in self.kernels:
+                self.kernels[step.kernel.symbol] = self._slot()
+            if isinstance(step, Convolution):
+                self.algorithms[step] = self._slot()
+            wanted.update(dict.fromkeys(_descriptors(step)))
+        for key in sorted(wanted, key=lambda key: key.kind):
+            self._descriptors[key] = self._slot()
 
     def build(self, steps: Sequence[NodeStep], inputs: Sequence[Caller], outputs: Sequence[Caller]) -> None:
         """Write everything."""
         self._collect(steps)
         libraries = ["cudart"]
-        if self._kernels:
+        if self.kernels:
             libraries.append("cuda")
             self.host.external(KERNELS)
-        if any(self._descriptors.values()):
+        if self._descriptors:
             libraries.append("cudnn")
         if any(isinstance(item.step, Product) for item in steps):
             libraries.append("cublas")
@@ -196,7 +254,7 @@ class ProgramBuilder:
         model, pool, weights = f.arguments
 
         def check(name: str, *arguments: Argument, where: str = "") -> None:
-            self._check(f, where, name, *arguments)
+            self.check(f, where, name, *arguments)
 
         check("cudaGetDevice", model + DEVICE)
         # This makes the device's context current, which the functions of the driver need.
@@ -212,7 +270,7 @@ class ProgramBuilder:
         if "cuda" in libraries:
             check("cuModuleLoadData", model + MODULE, f.address(KERNELS))
             module = f.load(model + MODULE, PTR)
-            for name, slot in self._kernels.items():
+            for name, slot in self.kernels.items():
                 check("cuModuleGetFunction", model + slot, module, name)
         if "cudnn" in libraries:
             check("cudnnCreate", model + CUDNN)
@@ -220,10 +278,9 @@ class ProgramBuilder:
         if "cublas" in libraries:
             check("cublasCreate_v2", model + CUBLAS)
             check("cublasSetStream_v2", f.load(model + CUBLAS, PTR), stream)
-        for kind, entries in self._descriptors.items():
-            for key, slot in entries.items():
-                check(f"cudnnCreate{kind}Descriptor", model + slot)
-                self._describe(f, kind, key, f.load(model + slot, PTR))
+        for key, slot in self._descriptors.items():
+            check(f"cudnnCreate{key.kind}Descriptor", model + slot)
+            self._describe(f, key, f.load(model + slot, PTR))
         for item in steps:
             if isinstance(item.step, Convolution):
                 self._choose_algorithm(f, item.node, item.step)
@@ -242,12 +299,12 @@ class ProgramBuilder:
         f.store(pool, model + POOL)
         if rest or place.pool_bytes:
             with f.if_(pool == NULL):
-                self._check(f, "", "cudaMalloc", model + OWNED, place.pool_bytes + rest)
+                self.check(f, "", "cudaMalloc", model + OWNED, place.pool_bytes + rest)
                 f.store(f.load(model + OWNED, PTR), model + POOL)
                 start.set(f.load(model + OWNED, PTR) + place.pool_bytes)
         if rest:
             with f.if_(pool != NULL):
-                self._check(f, "", "cudaMalloc", model + OWNED, rest)
+                self.check(f, "", "cudaMalloc", model + OWNED, rest)
                 start.set(f.load(model + OWNED, PTR))
             f.store(start.get(), model + STAGING)
             f.store(start.get() + place.staging_bytes, model + WEIGHTS)
@@ -255,47 +312,48 @@ class ProgramBuilder:
     def _ints(self, f: FunctionBuilder, values: Sequence[int]) -> Value:
         return f.constant(struct.pack(f"<{len(values)}i", *values))
 
-    def _describe(self, f: FunctionBuilder, kind: str, key: object, descriptor: Value) -> None:
+    def _describe(self, f: FunctionBuilder, key: Descriptor, descriptor: Value) -> None:
         """Give a new descriptor its meaning."""
 
         def check(name: str, *arguments: Argument) -> None:
-            self._check(f, "", name, descriptor, *arguments)
+            self.check(f, "", name, descriptor, *arguments)
 
-        match kind, key:
-            case "Tensor", (tuple() as shape, tuple() as strides):
+        match key:
+            case TensorShape(shape, strides):
                 sizes = self._ints(f, shape), self._ints(f, strides)
                 check("cudnnSetTensorNdDescriptor", _FLOAT, len(shape), *sizes)
-            case "Filter", tuple() as shape:
+            case FilterShape(shape):
                 layout = CONSTANTS["CUDNN_TENSOR_NCHW"]
                 check("cudnnSetFilterNdDescriptor", _FLOAT, layout, len(shape), self._ints(f, shape))
-            case "Convolution", Window() as window:
+            case ConvolutionShape(window):
                 geometry = (self._ints(f, v) for v in (window.pads, window.strides, window.dilations))
                 mode = CONSTANTS["CUDNN_CROSS_CORRELATION"]
                 check("cudnnSetConvolutionNdDescriptor", len(window.pads), *geometry, mode, _FLOAT)
                 check("cudnnSetConvolutionGroupCount", window.groups)
                 check("cudnnSetConvolutionMathType", CONSTANTS["CUDNN_FMA_MATH"])
-            case "Pooling", (str() as mode, tuple() as sizes, Window() as window):
+            case PoolingShape(mode, sizes, window):
                 geometry = (self._ints(f, v) for v in (sizes, window.pads, window.strides))
                 nan = CONSTANTS["CUDNN_PROPAGATE_NAN"]
                 check("cudnnSetPoolingNdDescriptor", CONSTANTS[mode], nan, len(sizes), *geometry)
-            case _:
+            case Relu():
                 nan = CONSTANTS["CUDNN_PROPAGATE_NAN"]
                 zero = f.float_constant(0.0)
                 check("cudnnSetActivationDescriptor", CONSTANTS["CUDNN_ACTIVATION_RELU"], nan, zero)
 
-    def _descriptor(self, f: FunctionBuilder, kind: str, key: object) -> Value:
-        return f.load(f.arguments[0] + self._descriptors[kind][key], PTR)
+    def descriptor(self, f: FunctionBuilder, key: Descriptor) -> Value:
+        """A descriptor of the model that `f` has as its first argument."""
+        return f.load(f.arguments[0] + self._descriptors[key], PTR)
 
     def _choose_algorithm(self, f: FunctionBuilder, node: str, step: Convolution) -> None:
         """The planned algorithm if the planned workspace is enough for it, otherwise the one that needs none."""
         model = f.arguments[0]
-        slot = model + self._algorithms[step]
+        slot = model + self.algorithms[step]
         arguments = (
             f.load(model + CUDNN, PTR),
-            self._descriptor(f, "Tensor", _tensor_key(step.x.buffer)),
-            self._descriptor(f, "Filter", step.w.buffer.shape),
-            self._descriptor(f, "Convolution", step.window),
-            self._descriptor(f, "Tensor", _tensor_key(step.y.buffer)),
+            self.descriptor(f, TensorShape.of(step.x.buffer)),
+            self.descriptor(f, FilterShape(step.w.buffer.shape)),
+            self.descriptor(f, ConvolutionShape(step.window)),
+            self.descriptor(f, TensorShape.of(step.y.buffer)),
         )
         size = f.variable(0)
         name = "cudnnGetConvolutionForwardWorkspaceSize"
@@ -303,21 +361,20 @@ class ProgramBuilder:
         f.store(_ALGORITHM_0, slot, i32)
         if step.algorithm != _ALGORITHM_0:
             status = f.call(name, *arguments, step.algorithm, size.pointer)
-            with f.if_(status == 0):
-                with f.if_(size.get() < step.scratch_bytes + 1):
-                    f.store(step.algorithm, slot, i32)
+            with f.if_(status == 0), f.if_(size.get() < step.scratch_bytes + 1):
+                f.store(step.algorithm, slot, i32)
         with f.if_(f.load(slot, i32) == _ALGORITHM_0):
-            self._check(f, f"node '{node}': ", name, *arguments, _ALGORITHM_0, size.pointer)
+            self.check(f, f"node '{node}': ", name, *arguments, _ALGORITHM_0, size.pointer)
             self._refuse_more(f, node, size.get(), step.scratch_bytes)
 
     def _check_deconvolution(self, f: FunctionBuilder, node: str, step: Deconvolution) -> None:
         size = f.variable(0)
-        self._check(
+        self.check(
             f, f"node '{node}': ", "cudnnGetConvolutionBackwardDataWorkspaceSize",
-            f.load(f.arguments[0] + CUDNN, PTR), self._descriptor(f, "Filter", step.w.buffer.shape),
-            self._descriptor(f, "Tensor", _tensor_key(step.dy.buffer)),
-            self._descriptor(f, "Convolution", step.window),
-            self._descriptor(f, "Tensor", _tensor_key(step.dx.buffer)),
+            f.load(f.arguments[0] + CUDNN, PTR), self.descriptor(f, FilterShape(step.w.buffer.shape)),
+            self.descriptor(f, TensorShape.of(step.dy.buffer)),
+            self.descriptor(f, ConvolutionShape(step.window)),
+            self.descriptor(f, TensorShape.of(step.dx.buffer)),
             CONSTANTS["CUDNN_CONVOLUTION_BWD_DATA_ALGO_0"], size.pointer,
         )  # fmt: skip
         self._refuse_more(f, node, size.get(), 0)
@@ -337,12 +394,12 @@ class ProgramBuilder:
         f = self.host.function(MAIN, i32, [PTR, PTR, PTR])
         model, sources, targets = f.arguments
         run = _Run(self, f, [item.step for item in steps])
-        self._check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
+        self.check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
         h2d, d2h = CONSTANTS["cudaMemcpyHostToDevice"], CONSTANTS["cudaMemcpyDeviceToHost"]
         for tensor in inputs:
             if tensor.bytes:
                 source = f.load(sources + 8 * tensor.index, PTR)
-                self._check(
+                self.check(
                     f, f"input '{tensor.name}': ", "cudaMemcpyAsync", run.bases[STAGING] + tensor.offset, source,
                     tensor.bytes, h2d, run.stream,
                 )  # fmt: skip
@@ -351,11 +408,11 @@ class ProgramBuilder:
         for tensor in outputs:
             if tensor.bytes:
                 target = f.load(targets + 8 * tensor.index, PTR)
-                self._check(
+                self.check(
                     f, f"output '{tensor.name}': ", "cudaMemcpyAsync", target,
                     run.bases[STAGING] + tensor.offset, tensor.bytes, d2h, run.stream,
                 )  # fmt: skip
-        self._check(f, "", "cudaStreamSynchronize", run.stream)
+        self.check(f, "", "cudaStreamSynchronize", run.stream)
         f.return_(0)
 
     # --- teardown ---
@@ -375,11 +432,10 @@ class ProgramBuilder:
         with f.if_(stream != NULL):
             self._declare("cudaStreamSynchronize")
             f.call("cudaStreamSynchronize", stream)
-        for kind, entries in self._descriptors.items():
-            if entries:
-                first = min(entries.values())
-                with f.for_(len(entries)) as i:
-                    release((i << 3) + first, f"cudnnDestroy{kind}Descriptor")
+        for kind, group in groupby(self._descriptors.items(), lambda entry: entry[0].kind):
+            slots = [slot for _, slot in group]
+            with f.for_(len(slots)) as i:
+                release((i << 3) + slots[0], f"cudnnDestroy{kind}Descriptor")
         if "cudnn" in libraries:
             release(CUDNN, "cudnnDestroy")
         if "cublas" in libraries:
@@ -410,7 +466,7 @@ class _Run:
         self.where = ""
 
     def call(self, name: str, *arguments: Argument) -> None:
-        self.program._check(self.f, self.where, name, *arguments)  # pyright: ignore[reportPrivateUsage]
+        self.program.check(self.f, self.where, name, *arguments)
 
     def address(self, operand: Operand | Scratch | None) -> Argument:
         """The device address of element (0, 0, ...) of an operand, or of scratch memory."""
@@ -426,11 +482,11 @@ class _Run:
     def field(self, offset: int) -> Value:
         return self.f.load(self.f.arguments[0] + offset, PTR)
 
-    def descriptor(self, kind: str, key: object) -> Value:
-        return self.program._descriptor(self.f, kind, key)  # pyright: ignore[reportPrivateUsage]
+    def descriptor(self, key: Descriptor) -> Value:
+        return self.program.descriptor(self.f, key)
 
     def tensor(self, operand: Operand) -> Value:
-        return self.descriptor("Tensor", _tensor_key(operand.buffer))
+        return self.descriptor(TensorShape.of(operand.buffer))
 
     def step(self, item: NodeStep) -> None:
         """Emit one step."""
@@ -443,15 +499,15 @@ class _Run:
             case Deconvolution() as step:
                 self.call(
                     "cudnnConvolutionBackwardData", self.field(CUDNN), self.one,
-                    self.descriptor("Filter", step.w.buffer.shape), self.address(step.w),
-                    self.tensor(step.dy), self.address(step.dy), self.descriptor("Convolution", step.window),
+                    self.descriptor(FilterShape(step.w.buffer.shape)), self.address(step.w),
+                    self.tensor(step.dy), self.address(step.dy), self.descriptor(ConvolutionShape(step.window)),
                     CONSTANTS["CUDNN_CONVOLUTION_BWD_DATA_ALGO_0"], NULL, 0, self.zero,
                     self.tensor(step.dx), self.address(step.dx),
                 )  # fmt: skip
             case Pooling() as step:
                 self.call(
                     "cudnnPoolingForward", self.field(CUDNN),
-                    self.descriptor("Pooling", (step.mode, step.sizes, step.window)), self.one,
+                    self.descriptor(PoolingShape(step.mode, step.sizes, step.window)), self.one,
                     self.tensor(step.x), self.address(step.x), self.zero, self.tensor(step.y),
                     self.address(step.y),
                 )  # fmt: skip
@@ -485,19 +541,19 @@ class _Run:
             f.store(self.values + 8 * i, self.parameters + 8 * i)
         f.store(NULL, self.parameters + 8 * len(step.operands))
         kernel = step.kernel
-        function = self.field(self.program._kernels[kernel.symbol])  # pyright: ignore[reportPrivateUsage]
+        function = self.field(self.program.kernels[kernel.symbol])
         self.call(
             "cuLaunchKernel", function, *kernel.grid, *kernel.block, 0, self.stream, self.parameters, NULL
         )
 
     def convolution(self, step: Convolution) -> None:
         algorithm = self.f.load(
-            self.f.arguments[0] + self.program._algorithms[step],  # pyright: ignore[reportPrivateUsage]
+            self.f.arguments[0] + self.program.algorithms[step],
             i32,
         )
         operands = (
-            self.tensor(step.x), self.address(step.x), self.descriptor("Filter", step.w.buffer.shape),
-            self.address(step.w), self.descriptor("Convolution", step.window), algorithm,
+            self.tensor(step.x), self.address(step.x), self.descriptor(FilterShape(step.w.buffer.shape)),
+            self.address(step.w), self.descriptor(ConvolutionShape(step.window)), algorithm,
             self.address(step.scratch), step.scratch_bytes,
         )  # fmt: skip
         y = self.tensor(step.y), self.address(step.y)
@@ -508,8 +564,8 @@ class _Run:
         z = y if step.z is None else (self.tensor(step.z), self.address(step.z))
         self.call(
             "cudnnConvolutionBiasActivationForward", handle, self.one, *operands,
-            self.zero if step.z is None else self.one, *z, self.descriptor("Tensor", _bias_key(step)),
-            self.address(step.bias), self.descriptor("Activation", "relu"), *y,
+            self.zero if step.z is None else self.one, *z, self.descriptor(_bias_shape(step)),
+            self.address(step.bias), self.descriptor(Relu()), *y,
         )  # fmt: skip
 
     def product(self, step: Product) -> None:
@@ -524,15 +580,3 @@ class _Run:
             "cublasSgemmStridedBatched", handle, *transposed, step.m, step.n, step.k, self.one,
             *matrix(step.a), *matrix(step.b), self.zero, *matrix(step.c), step.count,
         )  # fmt: skip
-
-
-def _tensor_key(buffer: Buffer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides; those of dimensions of one element are made what they are in a packed tensor."""
-    packed = Buffer.contiguous(buffer.shape).strides
-    strides = (p if n == 1 else s for n, s, p in zip(buffer.shape, buffer.strides, packed, strict=True))
-    return buffer.shape, tuple(strides)
-
-
-def _bias_key(step: Convolution) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    rank = step.y.buffer.rank
-    return _tensor_key(Buffer.contiguous((1, step.y.buffer.shape[1], *(1,) * (rank - 2))))

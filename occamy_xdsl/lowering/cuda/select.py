@@ -95,7 +95,8 @@ def operand_of(value: SSAValue) -> Operand:
 def is_aligned(*operands: Operand) -> bool:
     """Whether all operands start at multiples of 16 bytes, given that whole buffers start at more."""
     return all(
-        not isinstance(o.place, SSAValue) or offset_in_root(o.place) * o.buffer.element_bytes % VECTOR_BYTES == 0
+        not isinstance(o.place, SSAValue)
+        or offset_in_root(o.place) * o.buffer.element_bytes % VECTOR_BYTES == 0
         for o in operands
     )
 
@@ -206,7 +207,11 @@ def ends_in_relu(op: dnn.FusableOp) -> tuple[bool, SSAValue | None]:
 
 def _is_zero(value: SSAValue) -> bool:
     constant = value.owner
-    return isinstance(constant, arith.ConstantOp) and isa(constant.value, FloatAttr) and constant.value.value.data == 0
+    return (
+        isinstance(constant, arith.ConstantOp)
+        and isa(constant.value, FloatAttr)
+        and constant.value.value.data == 0
+    )
 
 
 # --- convolutions -----------------------------------------------------------------------------------------
@@ -255,6 +260,8 @@ def problem_of(op: dnn.ConvOp) -> Problem:
 def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
     x, w = operand_of(op.input), operand_of(op.filter)
     _require_f32(op, x, w, out)
+    if op.prologue is not None or op.joined:
+        raise UnsupportedOpError("cuDNN has no prologue, and one input: run dnn-fuse-layers{prologues=false}")
     if x.buffer.rank > 5:
         raise UnsupportedOpError(f"cuDNN convolves 1 to 3 spatial dimensions, not {x.buffer.rank - 2}")
     problem = problem_of(op)
@@ -275,7 +282,9 @@ def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
     relu, extra = ends_in_relu(op)
     z = None if extra is None else operand_of(extra)
     # cuDNN fuses over packed tensors, and adds one of the very layout of the result.
-    fuses = relu and x.buffer.is_contiguous and out.buffer.is_contiguous and (z is None or z.buffer == out.buffer)
+    fuses = (
+        relu and x.buffer.is_contiguous and out.buffer.is_contiguous and (z is None or z.buffer == out.buffer)
+    )
     target = out if fuses else _accumulator(plan, op, out)
     algorithm = _attribute(op, ALGORITHM)
     library_bytes = _attribute(op, LIBRARY_BYTES)
@@ -285,9 +294,16 @@ def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
         bias = Operand(Weights.of(zeros, f"zeros.{zeros.size}"), Buffer.contiguous(zeros.shape))
     plan.steps.append(
         Convolution(
-            _flat(x), _flat(w), _flat(target), _flat_window(window), algorithm, scratch, library_bytes,
-            bias if fuses else None, _flat(z) if fuses and z is not None else None,
-        )  # fmt: skip
+            _flat(x),
+            _flat(w),
+            _flat(target),
+            _flat_window(window),
+            algorithm,
+            scratch,
+            library_bytes,
+            bias if fuses else None,
+            _flat(z) if fuses and z is not None else None,
+        )
     )
     if not fuses:
         _finish(plan, op, target, None if bias is None else _channels(bias, out), out)
@@ -333,9 +349,7 @@ def _conv_transpose(plan: Plan, op: dnn.ConvTransposeOp, out: Operand) -> None:
         first = sum((a - p) * step for a, p, step in zip(low, both, steps, strict=True))
         result = Operand(whole.place, replace(whole.buffer, shape=out.buffer.shape), first)
     x = x if _describable(x) else plan.contiguous(x)
-    plan.steps.append(
-        Deconvolution(_flat(x), _flat(plan.contiguous(w)), _flat(whole), _flat_window(window))
-    )
+    plan.steps.append(Deconvolution(_flat(x), _flat(plan.contiguous(w)), _flat(whole), _flat_window(window)))
     bias = None if op.bias is None else _channels(operand_of(op.bias), out)
     _finish(plan, op, result, bias, out)
 
@@ -391,7 +405,11 @@ def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand) 
     if len(batch) == 1 and leading[0] is not None and leading[2] is not None:
         # One matrix `b` for all: the matrices of `a` are one below the other.
         (size, (step_a, step_b, step_c)) = batch[0].size, batch[0].strides
-        if step_b == 0 and not leading[0][1] and (step_a, step_c) == (rows * leading[0][0], rows * leading[2][0]):
+        if (
+            step_b == 0
+            and not leading[0][1]
+            and (step_a, step_c) == (rows * leading[0][0], rows * leading[2][0])
+        ):
             rows, batch = rows * size, []
     *outer, inner = batch or [None]
     library_bytes = _attribute(op, LIBRARY_BYTES)
@@ -407,7 +425,7 @@ def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand) 
         plan.steps.append(
             Product(
                 matrices[1], matrices[0], matrices[2], columns, rows, depth, count, scratch, library_bytes
-            )  # fmt: skip
+            )
         )
 
 
@@ -472,7 +490,9 @@ def _finish_in_own_type(plan: Plan, op: dnn.PoolOp, target: Operand, out: Operan
 def _last(buffer: Buffer, axis: int) -> Buffer:
     """The buffer with one dimension moved to the end."""
     order = [*(d for d in range(buffer.rank) if d != axis), axis]
-    return Buffer(tuple(buffer.shape[d] for d in order), tuple(buffer.strides[d] for d in order), buffer.dtype)
+    return Buffer(
+        tuple(buffer.shape[d] for d in order), tuple(buffer.strides[d] for d in order), buffer.dtype
+    )
 
 
 def _softmax(plan: Plan, op: dnn.SoftmaxOp, out: Operand) -> None:
@@ -506,9 +526,7 @@ def _layer_norm(plan: Plan, op: dnn.LayerNormOp, out: Operand) -> None:
     if axis < len(shape) - 1 and not x.buffer.is_contiguous:
         x = plan.contiguous(x)
     extras = [operand_of(v) for v in (op.scale, op.bias) if v is not None]
-    extras = [
-        replace(plan.contiguous(e) if axis < len(shape) - 1 else e) for e in extras
-    ]
+    extras = [replace(plan.contiguous(e) if axis < len(shape) - 1 else e) for e in extras]
     wide = [e.buffer.broadcast_to(shape) for e in extras]
     rows: list[Buffer] = []
     for buffer in (x.buffer, *wide, out.buffer):
@@ -550,7 +568,9 @@ def _points(plan: Plan, op: dnn.KernelOp, out: Operand) -> None:
         case dnn.PadOp():
             x = operand_of(op.input)
             value = op.value.value.data if isa(op.value, IntegerAttr | FloatAttr) else 0
-            kernel = points.Pad(dnn.ints(op.low), dnn.ints(op.high), op.mode.data, value, x.buffer, out.buffer)
+            kernel = points.Pad(
+                dnn.ints(op.low), dnn.ints(op.high), op.mode.data, value, x.buffer, out.buffer
+            )
             _with_tables(plan, kernel, x, out)
         case dnn.ResizeOp():
             x = operand_of(op.input)

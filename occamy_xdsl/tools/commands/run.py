@@ -68,7 +68,9 @@ def run(
     if simulate:
         for option, given in (("--repeat", repeat > 1), ("--profile", profile), ("--poison", poison)):
             if given:
-                raise UsageError(f"{option}: not with --simulate, which says nothing about time and checks all reads")
+                raise UsageError(
+                    f"{option}: not with --simulate, which says nothing about time and checks all reads"
+                )
     if trace is not None:
         check_writable(trace)
     if (rtol, atol) != (None, None) and not expect:
@@ -169,7 +171,9 @@ class SimulatedModel:
 
         simulator = Simulator(architecture=self._compilation.options.processor)
         outputs = simulate(self._library, inputs, simulator)
-        note("simulated: calls, memory and kernels are checked; speed and the numerics of NVIDIA's libraries are not")
+        note(
+            "simulated: calls, memory and kernels are checked; speed and the numerics of NVIDIA's libraries are not"
+        )
         print(simulator.report())
         print(pool_map(self._compilation.report()))
         if self._trace is not None:
@@ -180,11 +184,12 @@ class SimulatedModel:
 
 def pool_map(report: "MemoryReport") -> str:
     """Where each buffer is in the pool, and when."""
-    lines = [f"pool of {report.pool_bytes} bytes"]
     placed = [t for t in report.tensors if t.offset is not None and t.alias_of is None]
-    for t in sorted(placed, key=lambda t: (t.offset or 0, t.first)):
-        lines.append(f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  {t.kind} {t.name} of '{t.node}'")
-    return "\n".join(lines)
+    rows = (
+        f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  {t.kind} {t.name} of '{t.node}'"
+        for t in sorted(placed, key=lambda t: (t.offset or 0, t.first))
+    )
+    return "\n".join([f"pool of {report.pool_bytes} bytes", *rows])
 
 
 def timings(

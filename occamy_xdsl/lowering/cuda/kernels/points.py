@@ -207,7 +207,9 @@ class Reduce(PointKernel):
         type_ = STORAGE_TYPES[dtype]
         floating = is_float(dtype)
         kept = iter(point)
-        fixed: list[IndexLike | None] = [None if d in self.axes else next(kept) for d in range(self.input.rank)]
+        fixed: list[IndexLike | None] = [
+            None if d in self.axes else next(kept) for d in range(self.input.rank)
+        ]
         sizes = [self.input.shape[d] for d in self.axes]
 
         def total(kind: Kind, value: Callable[[SSAValue], SSAValue] = lambda x: x) -> SSAValue:
@@ -400,7 +402,7 @@ class Pad(TableKernel):
     def label(self) -> str:
         return f"pad_{self.mode}_" + "x".join(map(str, self.output.shape))
 
-    @cached_property
+    @property
     def tables(self) -> tuple[Array, ...]:
         """Where it is not constant, the input's position along each dimension for each of the output's."""
         if self.mode == "constant":
@@ -485,7 +487,7 @@ class Resize(TableKernel):
         """Whether each output is one input element, unchanged."""
         return all(w.shape[1] == 1 and bool((w == 1).all()) for _, w in self.taps)
 
-    @cached_property
+    @property
     def tables(self) -> tuple[Array, ...]:
         """Positions, and weights unless they are all 1: the taps of each dimension, one after the other."""
         positions = np.concatenate([p.ravel() for p, _ in self.taps]).astype(np.int32)
