@@ -267,7 +267,7 @@ _HEADER = """\
 /* Interface of a model compiled by occamy-xdsl {version} for {target}.
  *
  * Every tensor is contiguous, row-major and aligned to its element size; outputs must not overlap inputs or
- * each other. Calls on different models may run in parallel, calls on one model may not. */
+ * each other. Calls on different models may run in parallel, calls on one model may not.{device} */
 #ifndef OCCAMY_MODEL_H
 #define OCCAMY_MODEL_H
 
@@ -315,6 +315,12 @@ const char *occamy_error(void *model);
 """
 
 
+_ON_DEVICE = """
+ *
+ * The pool is memory of the GPU, tensors are memory of the host. A model allocates device memory once, when it
+ * is created: the pool unless it is given, copies of inputs and outputs, and the weights."""
+
+
 def header(signature: Signature) -> str:
     """The C and C++ header of a compiled model."""
     tensors = [f"#define OCCAMY_INPUTS {len(signature.inputs)}"]
@@ -327,6 +333,7 @@ def header(signature: Signature) -> str:
     return _HEADER.format(
         version=signature.version,
         target=signature.target,
+        device=_ON_DEVICE if signature.is_cuda else "",
         pool_bytes=signature.pool_bytes,
         pool_alignment=signature.pool_alignment,
         weights_bytes=signature.weights_bytes,
