@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench conformance nets lint format docs docs-check bench-memory lock clean
+.PHONY: help venv demo test bench conformance nets lint format docs docs-check bench-memory bench-measured lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,9 @@ docs-check: $(READY) ## fail if a generated page is out of date
 bench-memory: $(READY) ## recompute the table of memory in README.md
 	$(BIN)/python bench/memory.py
 	$(BIN)/python docs/generate.py
+
+bench-measured: $(READY) ## plan and run the paper's networks, beside ONNX Runtime (minutes)
+	$(BIN)/python bench/memory_measured.py
 
 lock: $(READY) ## refresh requirements.lock (see CONTRIBUTING.md)
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev \

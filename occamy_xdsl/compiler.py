@@ -27,6 +27,7 @@ from xdsl.printer import Printer
 from xdsl.transforms import get_all_passes as get_upstream_passes
 from xdsl.utils.hints import isa
 
+from occamy_xdsl.analysis.liveness import sum_of_values
 from occamy_xdsl.dialects import get_all_dialects
 from occamy_xdsl.dialects.dnn import element_type_of, shape_of
 from occamy_xdsl.dialects.location import node_name
@@ -44,11 +45,20 @@ from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
 from occamy_xdsl.lowering.cuda.select import ALIGNMENT
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
-from occamy_xdsl.pipelines import Options, get_all_passes, stages
+from occamy_xdsl.pipelines import Options, get_all_passes, levers, stages, switched_off
 from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
 from occamy_xdsl.runtime.cuda import CudaModel
 from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
 from occamy_xdsl.version import VERSION
+
+SILENT = (
+    "dce",
+    "onnx-infer-shapes",
+    "dnn-stripe",
+    "dnn-expand-stripes",
+    "verify-dnn-pool",
+)
+"""Passes that change no memory, or whose effect shows only once tensors share memory again."""
 
 
 def make_context() -> Context:
@@ -135,6 +145,7 @@ class Compilation:
         self._signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] | None = None
         self._report: MemoryReport | None = None
         self._done = list[str]()
+        self._unshared_bytes = 0
         self._save("import")
 
     def _save(self, stage: str) -> None:
@@ -145,23 +156,34 @@ class Compilation:
             path.write_text(text_of(self.module, locations=stage != "mlir"))
 
     def run_to(self, stage: str) -> None:
-        """Runs the stages up to and including `stage`: onnx, dnn, mem or mlir."""
-        passes = available_passes()
+        """
+        Runs the stages up to and including `stage`: onnx, dnn, mem or mlir.
+
+        Raises MemoryLimitError where the plan exceeds a limit whatever is tried.
+        """
         while stage not in self._done:
-            current = self._pending.pop(0)
-            # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
-            passes_to_run = current.passes if current.name != "onnx" or stage == "onnx" else ()
-            for text in passes_to_run:
-                PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
-                if current.name != "mlir":
-                    self._observe(text.partition("{")[0])
-            if current.name != "mlir":  # mlir-opt verifies that one, and sooner
-                self.module.verify()
-            self._done.append(current.name)
-            if current.name == "mem":
-                self._report = self._make_report()
-                self._check_limit(self._report)
-            self._save(current.name)
+            name = self._run_stage(stage)
+            if name == "mem":
+                self._meet_memory_limit()
+                self._check_workspace_limit()
+            self._save(name)
+
+    def _run_stage(self, wanted: str) -> str:
+        """Runs the next stage on the way to the stage `wanted`, and returns its name."""
+        passes = available_passes()
+        current = self._pending.pop(0)
+        # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
+        passes_to_run = current.passes if current.name != "onnx" or wanted == "onnx" else ()
+        for text in passes_to_run:
+            PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
+            if current.name != "mlir":
+                self._observe(text.partition("{")[0])
+        if current.name != "mlir":  # mlir-opt verifies that one, and sooner
+            self.module.verify()
+        self._done.append(current.name)
+        if current.name == "mem":
+            self._report = self._make_report()
+        return current.name
 
     def _observe(self, name: str) -> None:
         """Notes what later stages no longer show."""
@@ -171,7 +193,8 @@ class Compilation:
                 _specs(input_names(main), [a.type for a in main.body.block.args]),
                 _specs(result_names(main), main.function_type.outputs.data),
             )
-        if name not in ("dce", "verify-dnn-pool", "onnx-infer-shapes"):
+            self._unshared_bytes = sum_of_values(main.body.block)
+        if name not in SILENT:
             self.steps.append(PassStep(name, live_bytes(self.module)))
 
     def report(self) -> MemoryReport:
@@ -188,19 +211,55 @@ class Compilation:
             memory=self.options.memory,
             planner=self.options.planner,
             passes=self.steps,
+            streams_weights=self.options.stream_weights,
+            unshared_bytes=self._unshared_bytes,
         )
 
-    def _check_limit(self, report: MemoryReport) -> None:
-        limit = self.options.memory_limit
-        if limit is not None and report.pool_bytes > limit:
+    def _planned(self, options: Options) -> "Compilation":
+        """The same model after planning with other options, whether or not within the limits."""
+        other = Compilation(self.model, options)
+        while "mem" not in other._done:
+            other._run_stage("mem")
+        return other
+
+    def _meet_memory_limit(self) -> None:
+        """Continues with the first of the plans that `levers` gives which is within the limit."""
+        limit, best = self.options.memory_limit, self
+        if limit is None:
+            return
+        for options in levers(self.options):
+            if best.report().pool_bytes <= limit:
+                break
+            if options != self.options and (other := self._planned(options)).pool_bytes < best.pool_bytes:
+                best = other
+        if best.pool_bytes > limit:
+            report = best.report()
             raise MemoryLimitError(
                 report.pool_bytes,
                 limit,
                 report.peak_node,
                 [(t.name, t.bytes) for t in report.live_at_peak()[:5]],
-                report.advice(),
+                self._advice(report, limit),
             )
-        limit = self.options.workspace_limit
+        if best is not self:
+            self.options, self.module, self.steps = best.options, best.module, best.steps
+            self._report, self._pending, self._signature = best._report, best._pending, best._signature
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the planned pool."""
+        return self.report().pool_bytes
+
+    def _advice(self, report: MemoryReport, limit: int) -> str:
+        """What the pool would be without each option that keeps it large; the best of them in one sentence."""
+        others = [(flags, self._planned(options).pool_bytes) for flags, options in switched_off(self.options)]
+        flags, size = min(others, key=lambda other: other[1], default=("", report.pool_bytes))
+        if size >= report.pool_bytes:
+            return report.advice()
+        return f"hint: without {flags}, {size} bytes are {'enough' if size <= limit else 'needed'}"
+
+    def _check_workspace_limit(self) -> None:
+        report, limit = self.report(), self.options.workspace_limit
         if limit is not None and report.workspace_bytes > limit:
             largest = report.largest("workspace")
             raise MemoryLimitError(
@@ -277,7 +336,7 @@ class Compilation:
             model_bytes = _count(self.module, MODEL_BYTES)
             return CompiledCudaModel(host, self.compiled_kernels(), model_bytes, signature, weights)
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
-        return CompiledModel(self._upstream_text(), signature, weights, isa)
+        return CompiledModel(self._upstream_text(), signature, weights, isa, self.options.stream_weights)
 
 
 def _part(module: ModuleOp, *, kernels: bool) -> ModuleOp:

@@ -1,7 +1,7 @@
 """The passes of the project, and the standard pipelines as text: one for each target and memory mode."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, cast, get_args
 
@@ -19,11 +19,16 @@ PASSES: dict[str, tuple[str, ...]] = {
     "occamy_xdsl.transforms": (
         "convert-onnx-to-dnn",
         "dnn-assign-layouts",
+        "dnn-borrow-outputs",
         "dnn-coalesce-tensors",
         "dnn-convert-to-pool",
+        "dnn-expand-stripes",
+        "dnn-fuse-dequantization",
         "dnn-fuse-layers",
         "dnn-insert-memory-ops",
         "dnn-schedule",
+        "dnn-split-weights",
+        "dnn-stripe",
         "onnx-infer-shapes",
         "verify-dnn-pool",
     ),
@@ -31,6 +36,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "convert-dnn-to-cpu",
         "cpu-assign-workspaces",
         "cpu-insert-clock",
+        "cpu-stream-weights",
     ),
     "occamy_xdsl.lowering.cuda": (
         "convert-dnn-to-cuda",
@@ -63,6 +69,7 @@ class Options:
     memory: Memory = "pool"
     planner: str = "search"
     optimize: Optimize = "balanced"
+    """What to spend for a lower peak: see docs/memory-budget.md."""
     fuse: bool = True
     reuse: bool = True
     """Whether buffers whose lives do not overlap may share memory."""
@@ -70,10 +77,15 @@ class Options:
     """Whether a result may take the place of an operand that dies."""
     reorder: bool = True
     """Whether ops may run in another order than the file's."""
+    stripe_budget: float | None = None
+    """Extra multiply-accumulates, in percent, that running in stripes of rows may cost; 0 turns stripes off.
+    None: 5 for `optimize="memory"`, else 0."""
     memory_limit: int | None = None
     """Bytes that the pool may have at most."""
     workspace_limit: int | None = None
     """Bytes that the scratch buffer of one kernel may have at most."""
+    stream_weights: bool = False
+    """Whether weights are read from their file right before they are needed, and dropped after."""
     profile: bool = False
     """Whether runs note the time of each kernel call, in an additional output."""
 
@@ -100,8 +112,12 @@ class Options:
         ):
             if value not in known:
                 raise UsageError(f"{name} '{value}': expected one of {', '.join(known)}")
-        if self.optimize != "balanced":
-            raise UsageError(f"optimize '{self.optimize}': not available yet, only balanced")
+        if self.stripe_budget is not None and not 0 <= self.stripe_budget < float("inf"):
+            raise UsageError(f"stripe budget {self.stripe_budget}: expected a percentage from 0 on")
+        if self.stripe_budget and (self.memory != "pool" or not self.reuse):
+            raise UsageError(
+                f"stripe budget {self.stripe_budget}: stripes need memory 'pool', with buffers that are reused"
+            )
         if self.memory != "pool" and (self.planner, self.reuse, self.in_place) != ("search", True, True):
             raise UsageError(
                 f"memory '{self.memory}': planner, reuse and in-place results are of memory 'pool' only"
@@ -117,13 +133,27 @@ class Options:
             )
         if self.memory != "pool":
             raise UsageError(f"memory '{self.memory}': target '{self.target}' has memory 'pool' only")
-        if self.profile:
-            raise UsageError(f"profile: not available for target '{self.target}'")
+        for option, given in (
+            ("profile", self.profile),
+            ("stream-weights", self.stream_weights),
+            ("stripe budget", self.stripe_budget),
+        ):
+            if given:
+                raise UsageError(f"{option}: not available for target '{self.target}'")
 
     @property
     def is_cuda(self) -> bool:
         """Whether the target is a GPU."""
         return self.target.partition(":")[0] == "cuda"
+
+    @property
+    def stripes(self) -> float:
+        """The budget for stripes in percent; 0 where there are none."""
+        if self.memory != "pool" or not self.reuse or self.is_cuda:
+            return 0.0
+        if self.stripe_budget is not None:
+            return self.stripe_budget
+        return 5.0 if self.optimize == "memory" else 0.0
 
     @property
     def processor(self) -> str:
@@ -155,33 +185,90 @@ def _spec(name: str, **options: Any) -> str:
     return f"{name}{{{' '.join(f'{k}={v}' for k, v in texts.items())}}}"
 
 
+SEARCH_FACTOR = 4
+"""How much more `optimize="memory"` searches for an order and a packing."""
+
+
+def _pool_conversion(options: Options, alignment: Mapping[str, int]) -> str:
+    choices: dict[str, Any] = {"planner": options.planner, "reuse": options.reuse, **alignment}
+    if options.optimize == "memory":
+        choices["nodes"] = SEARCH_FACTOR * 40_000
+        if options.memory_limit is not None:
+            choices["capacity"] = options.memory_limit
+    return _spec("dnn-convert-to-pool", **choices)
+
+
+def _more_states(options: Options) -> dict[str, int]:
+    return {"states": SEARCH_FACTOR * 30_000} if options.optimize == "memory" else {}
+
+
+def levers(options: Options) -> list[Options]:
+    """
+    What to try where the plan exceeds the memory limit, the cheapest first.
+
+    What the user switched off stays off: `switched_off` lists that for advice.
+    """
+    tries = [replace(options, optimize="memory")]
+    if options.stripe_budget is None and tries[0].stripes:
+        tries.append(replace(tries[0], stripe_budget=LAST_STRIPE_BUDGET))
+    return tries
+
+
+LAST_STRIPE_BUDGET = 25.0
+"""Percent of extra arithmetic that is spent on stripes before a memory limit is refused."""
+
+
+def switched_off(options: Options) -> list[tuple[str, Options]]:
+    """The options that keep the peak high, as the command line spells them, and `options` without each."""
+    off: dict[str, dict[str, Any]] = {}
+    if options.memory != "pool":
+        off[f"--memory {options.memory}"] = {"memory": "pool"}
+    if options.planner != "search":
+        off[f"--planner {options.planner}"] = {"planner": "search"}
+    for flag, name in (
+        ("--no-fuse", "fuse"),
+        ("--no-reuse", "reuse"),
+        ("--no-inplace", "in_place"),
+        ("--no-reorder", "reorder"),
+    ):
+        if not getattr(options, name):
+            off[flag] = {name: True}
+    if options.stripe_budget == 0 and options.memory == "pool" and options.reuse and not options.is_cuda:
+        off["--stripe-budget 0%"] = {"stripe_budget": LAST_STRIPE_BUDGET}
+    if len(off) > 1:
+        off[" ".join(off)] = {name: value for change in off.values() for name, value in change.items()}
+    return [(flags, replace(options, **change)) for flags, change in off.items()]
+
+
 def stages(options: Options) -> list[Stage]:
     """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
     if options.is_cuda:
-        # What NVIDIA's libraries take: stored, row-major inputs at multiples of 256 bytes.
-        fusion = _spec("dnn-fuse-layers", prologues=False)
+        # What NVIDIA's libraries take: stored, row-major inputs of f32 at multiples of 256 bytes.
+        fusion = [_spec("dnn-fuse-layers", inputs=False)]
         layouts = _spec("dnn-assign-layouts", channels_last=False)
         limit = {} if options.workspace_limit is None else {"limit": options.workspace_limit}
         workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **limit)
         alignment = {"alignment": 256}
         lowering = _spec("convert-dnn-to-cuda", chip=options.processor)
     else:
-        fusion, layouts = "dnn-fuse-layers", "dnn-assign-layouts"
+        fusion, layouts = ["dnn-fuse-dequantization", "dnn-fuse-layers"], "dnn-assign-layouts"
         workspaces = _spec("cpu-assign-workspaces", target=options.processor)
         alignment = {}
         lowering = _spec("convert-dnn-to-cpu", target=options.processor)
     memory = list[str]()
+    split = ["dnn-split-weights"] if options.stream_weights else []
     match options.memory:
         case "pool":
             memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
+            memory += split
             memory += [workspaces]
-            memory += [
-                _spec("dnn-convert-to-pool", planner=options.planner, reuse=options.reuse, **alignment)
-            ]
+            memory += [_spec("dnn-borrow-outputs", **alignment)] if options.reuse else []
+            memory += [_pool_conversion(options, alignment)]
             memory += ["verify-dnn-pool"]
         case "eager" | "lazy":
             memory += [_spec("dnn-insert-memory-ops", mode=options.memory)]
+            memory += split
             memory += [workspaces]
     return [
         Stage("onnx", ["onnx-infer-shapes"]),
@@ -189,10 +276,15 @@ def stages(options: Options) -> list[Stage]:
             "dnn",
             [
                 "convert-onnx-to-dnn",
-                *([fusion] if options.fuse else []),
+                *(fusion if options.fuse else []),
                 "dce",
                 layouts,
-                *(["dnn-schedule"] if options.reorder else []),
+                *([_spec("dnn-schedule", **_more_states(options))] if options.reorder else []),
+                *(
+                    [_spec("dnn-stripe", budget=options.stripes), "dnn-expand-stripes"]
+                    if options.stripes
+                    else []
+                ),
             ],
         ),
         Stage("mem", memory),
@@ -200,6 +292,7 @@ def stages(options: Options) -> list[Stage]:
             "mlir",
             [
                 lowering,
+                *(["cpu-stream-weights"] if options.stream_weights else []),
                 *(["cpu-insert-clock"] if options.profile else []),
             ],
         ),

@@ -100,10 +100,11 @@ def liveness(block: Block) -> LivenessTable:
             root = root_of(operand)
             if not isinstance(root.owner, dnn.MallocOp | dnn.MemOffsetOp):
                 continue
-            size = (
-                root.owner.size.value.data if isinstance(root.owner, dnn.MemOffsetOp) else dnn.byte_size(root)
-            )
-            entry = ranges.setdefault(root, LiveRange(root, position, position, size))
+            entry = ranges.get(root)
+            if entry is None:
+                owner = root.owner
+                size = owner.size.value.data if isinstance(owner, dnn.MemOffsetOp) else dnn.byte_size(root)
+                entry = ranges[root] = LiveRange(root, position, position, size)
             entry.last = position
             if not entry.users or entry.users[-1] is not op:
                 entry.users.append(op)
@@ -129,3 +130,8 @@ def max_live_of_values(block: Block) -> int:
             change[position] += size
             change[last[result] + 1] -= size
     return max(accumulate(change))
+
+
+def sum_of_values(block: Block) -> int:
+    """Bytes of all results of a block in value form: what is live if none shares memory with another."""
+    return sum(dnn.byte_size(r) for op in block.ops if isinstance(op, dnn.KernelOp) for r in op.results)

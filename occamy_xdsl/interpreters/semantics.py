@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, SSAValue
 
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.dnn.geometry import window_extent
@@ -318,6 +318,17 @@ def _slice(op: dnn.SliceOp, groups: Groups) -> tuple[Array, ...]:
     return (groups["input"][0][np.ix_(*index)] if index else groups["input"][0],)
 
 
+def _stripe(op: dnn.StripeOp, groups: Groups) -> tuple[Array, ...]:
+    """The body, run whole."""
+    known: dict[SSAValue, Array] = dict(zip(op.body.block.args, groups["ins"], strict=True))
+    for inner in op.body.block.ops:
+        if isinstance(inner, dnn.KernelOp):
+            known.update(zip(inner.results, evaluate(inner, [known[v] for v in inner.operands]), strict=True))
+    last = op.body.block.last_op
+    assert isinstance(last, dnn.YieldOp)
+    return tuple(known[v] for v in last.values)
+
+
 _FUNCTIONS: dict[type[dnn.KernelOp], Callable[[Any, Groups], tuple[Array, ...]]] = {
     dnn.ArgReduceOp: _arg_reduce,
     dnn.BroadcastOp: lambda op, groups: (np.broadcast_to(groups["input"][0], dnn.shape_of(op.results[0])),),
@@ -337,5 +348,6 @@ _FUNCTIONS: dict[type[dnn.KernelOp], Callable[[Any, Groups], tuple[Array, ...]]]
     dnn.ResizeOp: _resize,
     dnn.SliceOp: _slice,
     dnn.SoftmaxOp: _softmax,
+    dnn.StripeOp: _stripe,
     dnn.TransposeOp: lambda op, groups: (groups["input"][0].transpose(dnn.ints(op.permutation)),),
 }

@@ -36,7 +36,7 @@ def find_order(
     kept: Collection[int] = (),
     pinned: Collection[int] = (),
     state_limit: int = 30_000,
-    time_limit: float = 20.0,
+    time_limit: float = 300.0,
 ) -> Order:
     """
     Searches the order of execution with the lowest peak; never worse than the given order of `ops`.

@@ -40,10 +40,12 @@ _FRAGMENT = Template("""\
 .occamy-report rect.buffer:hover { stroke: #000; stroke-width: 2; }
 </style>
 <h2>$model</h2>
-<p>target $target, memory $memory, planner $planner; peak at node $peak_node</p>
+<p>target $target, memory $memory, planner $planner; peak at node $peak_node$order</p>
 $totals
 <h3>Pool over time</h3>
 $map
+<h3>From no reuse to the pool</h3>
+$waterfall
 <h3>After each pass</h3>
 $passes
 <h3>Live at the peak</h3>
@@ -73,16 +75,30 @@ def fragment(report: MemoryReport) -> str:
         memory=escape(report.memory),
         planner=escape(report.planner),
         peak_node=escape(report.peak_node),
+        order=f"; order {escape(report.order_status)}" if report.order_status else "",
         totals=_table(("", "", "bytes"), [(name, format_size(size), f"{size:,}") for name, size in totals]),
         map=memory_map(report),
+        waterfall=_table(
+            ("means", "", "bytes"),
+            [(s.name, format_size(s.max_live_bytes), f"{s.max_live_bytes:,}") for s in report.waterfall],
+        ),
         passes=_table(
             ("pass", "", "max-live bytes"),
             [(p.name, format_size(p.max_live_bytes), f"{p.max_live_bytes:,}") for p in report.passes],
         ),
         peak=_table(
-            ("buffer", "bytes", "offset", "first", "last", "made by"),
+            ("buffer", "bytes", "offset", "first", "last", "made by", "last read by", "own memory since"),
             [
-                (t.name, f"{t.bytes:,}", "" if t.offset is None else f"{t.offset:,}", t.first, t.last, t.node)
+                (
+                    t.name,
+                    f"{t.bytes:,}",
+                    "" if t.offset is None else f"{t.offset:,}",
+                    t.first,
+                    t.last,
+                    t.node,
+                    t.last_node,
+                    t.reason,
+                )
                 for t in report.live_at_peak()
             ],
         ),

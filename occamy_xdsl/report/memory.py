@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -10,12 +11,14 @@ from xdsl.dialects.builtin import (
     DictionaryAttr,
     IntegerAttr,
     ModuleOp,
+    StringAttr,
 )
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import BlockArgument, Operation
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
 from occamy_xdsl.analysis.aliasing import root_of
 from occamy_xdsl.analysis.liveness import LiveRange, liveness, max_live_of_values
+from occamy_xdsl.analysis.own_memory import why_own_memory
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import (
@@ -26,6 +29,7 @@ from occamy_xdsl.dialects.signature import (
 )
 from occamy_xdsl.dialects.weights import WeightsRefAttr
 from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
+from occamy_xdsl.transforms.dnn_schedule import ORDER
 
 Kind = Literal["activation", "workspace", "view", "input", "output"]
 
@@ -43,6 +47,10 @@ class Tensor:
     last: int
     alias_of: str | None
     kind: Kind
+    last_node: str = ""
+    """The last node that uses it."""
+    reason: str = ""
+    """Why it is neither in the place of another buffer nor a view of one; given for buffers live at the peak."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,17 @@ class PassStep:
 
     name: str
     max_live_bytes: int
+
+
+WATERFALL = {
+    "convert-onnx-to-dnn": "liveness",
+    "dnn-fuse-layers": "fusion",
+    "dnn-schedule": "order",
+    "dnn-expand-stripes": "stripes",
+    "dnn-coalesce-tensors": "views, in place",
+    "dnn-borrow-outputs": "caller's outputs",
+}
+"""What the passes that lower the peak stand for."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +98,32 @@ class MemoryReport:
     timeline: list[int] = field(default_factory=list[int])
     """Bytes live at each op position."""
     passes: list[PassStep] = field(default_factory=list[PassStep])
+    resident_weights_bytes: int = 0
+    """Weights that are in memory at one time: all, or where they are streamed those of two kernels in a row."""
+    waterfall: list[PassStep] = field(default_factory=list[PassStep])
+    """From no reuse to the pool: bytes after each means of lowering the peak."""
+    order_status: str = ""
+    """Whether no order of execution has a lower peak: `proven optimal` or `best found`; empty without search."""
+    lower_bound: int = 0
+    """Bytes that are proven to be needed by any pool for these buffers in this order."""
 
     @staticmethod
     def of(
-        module: ModuleOp, *, model: str, target: str, memory: str, planner: str, passes: Sequence[PassStep]
+        module: ModuleOp,
+        *,
+        model: str,
+        target: str,
+        memory: str,
+        planner: str,
+        passes: Sequence[PassStep],
+        streams_weights: bool = False,
+        unshared_bytes: int = 0,
     ) -> "MemoryReport":
-        """The report of a module in buffer form, with or without a pool."""
+        """
+        The report of a module in buffer form, with or without a pool.
+
+        `unshared_bytes` are those of all tensors before any pass lowered the peak.
+        """
         main = function_named(module)
         block = main.body.block
         table = liveness(block)
@@ -100,6 +139,8 @@ class MemoryReport:
                 r.last,
                 None,
                 "workspace" if r.buffer in _workspaces(r.users) else "activation",
+                node_name(r.users[-1]),
+                why_own_memory(r, table, node_name, _buffer_name) if r.first <= peak <= r.last else "",
             )
             for r in table.ranges
         ]
@@ -127,13 +168,14 @@ class MemoryReport:
         ]
         plan = cast(DictionaryAttr | None, main.attributes.get(PLAN))
         total = sum(r.bytes for r in table.ranges)
-        pool = cast(IntegerAttr[Any], plan.data["pool_bytes"]).value.data if plan else _allocated(main)
+        pool = _integer(plan, "pool_bytes") if plan else _allocated(main)
         return MemoryReport(
             model=model,
             target=target,
             memory=memory,
             planner=planner,
             weights_bytes=_weights_bytes(main),
+            resident_weights_bytes=_streamed_bytes(table.ops) if streams_weights else _weights_bytes(main),
             pool_bytes=pool,
             workspace_bytes=max((t.bytes for t in tensors if t.kind == "workspace"), default=0),
             io_bytes=sum(dnn.byte_size(a) for a in main.body.block.args),
@@ -144,6 +186,13 @@ class MemoryReport:
             tensors=tensors,
             timeline=timeline,
             passes=list(passes),
+            waterfall=[
+                PassStep("no reuse", unshared_bytes),
+                *(PassStep(WATERFALL[p.name], p.max_live_bytes) for p in passes if p.name in WATERFALL),
+                PassStep("packing", pool),
+            ],
+            order_status=_text(main.attributes.get(ORDER), "status"),
+            lower_bound=_integer(plan, "lower_bound") if plan else table.max_live_bytes,
         )
 
     def live_at_peak(self) -> list[Tensor]:
@@ -160,12 +209,12 @@ class MemoryReport:
         return sorted((t for t in self.tensors if t.kind == kind), key=lambda t: (-t.bytes, t.name))
 
     def advice(self) -> str:
-        """The option that would lower the peak most, in one sentence."""
-        if self.memory != "pool":
-            return f"hint: --memory pool instead of {self.memory} lets buffers share memory"
+        """What is left to do where every option that lowers the peak is on, in one sentence."""
         if self.pool_bytes > self.max_live_bytes:
-            return f"hint: --planner search may reach {self.max_live_bytes} bytes"
-        return "hint: a smaller --shape is the only way below the largest layer"
+            return f"hint: no pool is smaller than {self.max_live_bytes} bytes, --optimize memory searches longer"
+        return (
+            f"hint: no pool holds what is live at node '{self.peak_node}', only a smaller --shape needs less"
+        )
 
     def to_json(self) -> str:
         """The report as JSON text, with the keys of this class."""
@@ -177,7 +226,8 @@ class MemoryReport:
         try:
             values = cast(dict[str, Any], json.loads(text))
             values["tensors"] = [Tensor(**t) for t in values["tensors"]]
-            values["passes"] = [PassStep(**p) for p in values["passes"]]
+            for steps in ("passes", "waterfall"):
+                values[steps] = [PassStep(**p) for p in values.get(steps, [])]
             return MemoryReport(**values)
         except (KeyError, TypeError, ValueError):
             raise ValueError("not a memory report in JSON") from None
@@ -202,6 +252,22 @@ def _name(life: LiveRange) -> str:
     """The buffer's name; that of the node which writes it where it has none."""
     hint: str | None = life.buffer.name_hint
     return hint or node_name(life.users[0])
+
+
+def _buffer_name(buffer: SSAValue) -> str:
+    hint: str | None = buffer.name_hint
+    return hint or "an unnamed buffer"
+
+
+def _integer(values: DictionaryAttr, key: str) -> int:
+    return cast(IntegerAttr[Any], values.data[key]).value.data
+
+
+def _text(values: Attribute | None, key: str) -> str:
+    if not isinstance(values, DictionaryAttr):
+        return ""
+    text = values.data[key]
+    return text.data if isinstance(text, StringAttr) else ""
 
 
 def live_bytes(module: ModuleOp) -> int:
@@ -235,6 +301,17 @@ def _weights_bytes(main: FuncOp) -> int:
             key = op.value.data.key if isinstance(op.value, WeightsRefAttr) else op.value
             sizes[key] = dnn.byte_size(op.output)
     return sum(sizes.values())
+
+
+def _streamed_bytes(ops: Sequence[Operation]) -> int:
+    """Most bytes of constants that two ops in a row read."""
+    sizes = [
+        sum(
+            dnn.byte_size(v) for v in {root_of(v) for v in op.operands} if isinstance(v.owner, dnn.ConstantOp)
+        )
+        for op in ops
+    ]
+    return max((a + b for a, b in pairwise([0, *sizes])), default=0)
 
 
 def _caller_tensors(main: FuncOp, position: dict[Operation, int]) -> list[Tensor]:

@@ -19,12 +19,12 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 def render(report: MemoryReport, top: int, *, terminal: bool = False) -> str:
     """
-    Totals, most bytes live after each pass, the `top` largest buffers live at the peak, and bytes live over
-    time; in colour and as wide as the terminal if it is for one.
+    Totals, bytes after each means of lowering the peak, the `top` largest buffers live there, and bytes live
+    over time; in colour and as wide as the terminal if it is for one.
     """
     console = _console(terminal)
     return _text(
-        console, [_totals(report), _passes(report), _peak(report, top), _timeline(report, console.width)]
+        console, [_totals(report), _waterfall(report), _peak(report, top), _timeline(report, console.width)]
     )
 
 
@@ -81,12 +81,15 @@ def _totals(report: MemoryReport) -> RenderableType:
     table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column()
+    order = f", order {report.order_status}" if report.order_status else ""
+    resident = report.resident_weights_bytes
+    streamed = f"streamed, {format_size(resident)} at a time" if resident < report.weights_bytes else ""
     for name, size, comment in (
         ("pool", report.pool_bytes, over),
-        ("max-live", report.max_live_bytes, "the lower bound of any pool"),
+        ("max-live", report.max_live_bytes, f"the lower bound of any pool{order}"),
         ("workspace", report.workspace_bytes, "largest scratch buffer, part of the pool"),
         ("all buffers", report.sum_bytes, saved),
-        ("weights", report.weights_bytes, ""),
+        ("weights", report.weights_bytes, streamed),
         ("input, output", report.io_bytes, "the caller's"),
     ):
         table.add_row(name, format_size(size), f"{size:,} B", comment)
@@ -95,11 +98,13 @@ def _totals(report: MemoryReport) -> RenderableType:
     return Group(heading, table)
 
 
-def _passes(report: MemoryReport) -> RenderableType:
-    table = _table("pass", "max-live", "change", last=[""])
-    most = max((step.max_live_bytes for step in report.passes), default=0)
+def _waterfall(report: MemoryReport) -> RenderableType:
+    """Bytes after each means of lowering the peak; after each pass in reports that lack them."""
+    steps = report.waterfall or report.passes
+    table = _table("means" if report.waterfall else "pass", "bytes", "change", last=[""])
+    most = max((step.max_live_bytes for step in steps), default=0)
     previous: int | None = None
-    for step in report.passes:
+    for step in steps:
         size = step.max_live_bytes
         change = "" if previous in (None, size) else f"{size - previous:+,}"
         bar = "█" * max(1, round(30 * size / most)) if most else ""
@@ -110,10 +115,18 @@ def _passes(report: MemoryReport) -> RenderableType:
 
 def _peak(report: MemoryReport, top: int) -> RenderableType:
     live = report.live_at_peak()
-    table = _table("live at the peak", "bytes", "offset", "first", "last", last=["made by"])
+    table = _table(
+        "live at the peak",
+        "bytes",
+        "offset",
+        "first",
+        "last",
+        last=["made by", "last read by", "own memory since"],
+    )
     for t in live[:top]:
         offset = "-" if t.offset is None else f"{t.offset:,}"
-        table.add_row(t.name, f"{t.bytes:,}", offset, str(t.first), str(t.last), t.node)
+        place = (f"{t.bytes:,}", offset, str(t.first), str(t.last))
+        table.add_row(t.name, *place, t.node, t.last_node, t.reason)
     parts: list[RenderableType] = [
         f"peak at position {report.peak_position} of {len(report.timeline)}, node {report.peak_node}",
         table,

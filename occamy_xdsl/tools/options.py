@@ -48,8 +48,13 @@ class CompileOptions:
         "balanced"
     )
     stripe_budget: Annotated[
-        str, typer.Option(metavar="PERCENT", help="Extra arithmetic allowed for a lower peak.")
-    ] = "0%"
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Extra arithmetic that execution in stripes of rows may cost; "
+            "5% with --optimize memory, else 0%, which is off.",
+        ),
+    ] = None
     memory_limit: Annotated[
         str | None, typer.Option(metavar="64MiB", help="Largest pool allowed; exit 4 where it cannot be met.")
     ] = None
@@ -89,10 +94,6 @@ class CompileOptions:
         from occamy_xdsl.pipelines import Options, pipeline_text
         from occamy_xdsl.report.sizes import parse_size
 
-        if self.stripe_budget.rstrip("%") != "0":
-            raise UsageError(
-                f"--stripe-budget {self.stripe_budget}: execution in stripes is not available yet, only 0%"
-            )
         if self.cache is not None:
             raise UsageError("--cache: a cache of compilations is not available yet")
         check_threads(self.threads)
@@ -106,6 +107,7 @@ class CompileOptions:
             in_place=not self.no_inplace,
             reorder=not self.no_reorder,
             memory_limit=None if self.memory_limit is None else parse_size(self.memory_limit),
+            stripe_budget=None if self.stripe_budget is None else _percent(self.stripe_budget),
             workspace_limit=None if self.workspace_limit is None else parse_size(self.workspace_limit),
         )
         if self.print_pipeline:
@@ -126,6 +128,14 @@ class CompileOptions:
         source = sys.stdin.buffer.read() if str(path) == "-" else path
         model = Model(source, dict(map(parse_shape, self.shape)), dict(map(parse_dim, self.dim)))
         return Compilation(model, options, self.save_temps)
+
+
+def _percent(text: str) -> float:
+    """`5%` or `5` as 5.0. Raises UsageError."""
+    try:
+        return float(text.removesuffix("%"))
+    except ValueError:
+        raise UsageError(f"--stripe-budget {text}: expected a percentage such as 5%") from None
 
 
 def _default(option: Any) -> Any:

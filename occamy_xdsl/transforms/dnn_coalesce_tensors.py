@@ -28,6 +28,7 @@ class DnnCoalesceTensorsPass(ModulePass):
     - *Writing in place of a copy*: a buffer that is copied into a part of another one (a concatenation, an
       output) becomes that part, so that its producer writes there. Where this would raise the peak, because
       the whole is then needed earlier, the copy stays.
+    - A `dnn.copy` that says `keep` stays one.
     - *In place*: an op's result takes the buffer of an operand that dies there, if the op reads each element
       before it writes it (elementwise ops, the residual of a fused convolution, softmax).
 
@@ -75,12 +76,12 @@ def coalesce(function: FuncOp, *, views: bool, in_place: bool) -> None:
             Rewriter.erase_op(op)
     if views:
         for op in list(block.ops):
-            if isinstance(op, dnn.CopyOp):
+            if isinstance(op, dnn.CopyOp) and op.keep is None:
                 forward_source(op)
     lives = Lives(block)
     # Backwards, so that a chain of ops works in its final destination from the start.
     for op in reversed(list(block.ops)):
-        if isinstance(op, dnn.CopyOp) and views:
+        if isinstance(op, dnn.CopyOp) and views and not is_kept(op.input):
             forward_destination(op, op.input, lives)
         elif isinstance(op, dnn.KernelOp) and in_place:
             for operand in in_place_operands(op):
@@ -93,6 +94,14 @@ def coalesce(function: FuncOp, *, views: bool, in_place: bool) -> None:
     erase_unused(block)
     place_mallocs(block)
     insert_deallocs(block)
+
+
+def is_kept(buffer: SSAValue) -> bool:
+    """Whether a copy that must stay one fills the buffer."""
+    return any(
+        isinstance(op := use.operation, dnn.CopyOp) and op.keep is not None and op.outs[0] is buffer
+        for use in buffer.uses
+    )
 
 
 class Lives:

@@ -59,6 +59,10 @@ class DnnConvertToPoolPass(ModulePass):
     """Bytes to which every buffer's offset is aligned."""
     reuse: bool = True
     """Whether buffers that are never live together may share bytes."""
+    nodes: int = 40_000
+    """Nodes of the search tree that the planner may visit."""
+    capacity: int | None = None
+    """Bytes at which a pool is small enough, and the search may stop."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.planner not in PLANNERS:
@@ -83,7 +87,8 @@ class DnnConvertToPoolPass(ModulePass):
             else Buffer(str(i), 0, end, life.bytes, self.alignment)
             for i, life in enumerate(lives)
         ]
-        packed = plan([b.body() for b in buffers if b.size], self.planner, self.alignment)
+        bodies = [b.body() for b in buffers if b.size]
+        packed = plan(bodies, self.planner, self.alignment, node_limit=self.nodes, capacity=self.capacity)
         offsets = iter(packed.offsets)
         function.attributes[PLAN] = DictionaryAttr(
             {

@@ -1,6 +1,6 @@
 """`dnn-fuse-layers`: scalar work and joins move into neighbouring layers; affine constants into weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias, cast
@@ -11,7 +11,7 @@ from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
@@ -80,17 +80,20 @@ class DnnFuseLayersPass(ModulePass):
 
     name = "dnn-fuse-layers"
 
-    prologues: bool = True
-    """Whether convolutions may read through a prologue or from several tensors; those of a library cannot."""
+    inputs: bool = True
+    """Whether convolutions may get prologues and joined inputs, which not every target has kernels for."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
-                fuse_block(function.body.block, self.prologues)
+                fuse_block(function.body.block, inputs=self.inputs)
 
 
-def fuse_block(block: Block, prologues: bool = True) -> None:
-    """Applies all rewrites to one block of value form, in program order until nothing changes."""
+def fuse_block(block: Block, *, inputs: bool) -> None:
+    """
+    Applies the rewrites to one block of value form: the first four in program order until nothing changes,
+    then each of the others once. `inputs` is the option of the pass.
+    """
     changed = True
     while changed:
         changed = False
@@ -107,14 +110,14 @@ def fuse_block(block: Block, prologues: bool = True) -> None:
             current: FoldsAffine | None = op
             while current is not None:
                 current = fold_affine(current)
-    for rewrite, kind, enabled in (
-        (share_prefix, dnn.ConcatOp, True),
-        (fuse_into_convolutions, dnn.ElementwiseOp, prologues),
-        (leave_to_convolutions, dnn.ConcatOp, prologues),
-        (sink_shuffle, dnn.ConvOp, True),
+    for kind, rewrite, enabled in (
+        (dnn.ConcatOp, share_prefix, True),
+        (dnn.ElementwiseOp, fuse_into_convolutions, inputs),
+        (dnn.ConcatOp, leave_to_convolutions, inputs),
+        (dnn.ConvOp, sink_shuffle, True),
     ):
         for op in list(block.ops):
-            if enabled and isinstance(op, kind):
+            if isinstance(op, kind) and enabled:
                 rewrite(cast(Any, op))
 
 
@@ -216,7 +219,7 @@ def constant_of(value: SSAValue) -> dnn.ConstantOp | None:
     return value.owner if isinstance(value.owner, dnn.ConstantOp) else None
 
 
-def constant_before(op: Operation, weights: Weights, like: SSAValue) -> SSAValue:
+def constant_before(op: Operation, weights: Weights, like: SSAValue | Attribute) -> SSAValue:
     """A new constant in front of `op` with the element type of `like`."""
     assert op.parent is not None
     type = TensorType(dnn.element_type_of(like), weights.shape)
@@ -242,6 +245,8 @@ def fold_affine(op: FoldsAffine) -> FoldsAffine | None:
     filter = op.b if isinstance(op, dnn.MatmulOp) else op.filter
     filter_constant = constant_of(filter)
     if op.epilogue is None or filter_constant is None or not isinstance(op.accumulated_type, AnyFloat):
+        return None
+    if not isinstance(dnn.element_type_of(filter), AnyFloat):
         return None
     if op.bias is not None and (constant_of(op.bias) is None or dnn.shape_of(op.bias)[-1:] != (channels,)):
         return None
@@ -387,6 +392,16 @@ def convolutions_reading(value: SSAValue) -> list[dnn.ConvOp] | None:
     return users or None
 
 
+def kept_bytes(values: Iterable[SSAValue]) -> int:
+    """Bytes of the tensors that have to be kept for `values`: those that slices and the like show parts of."""
+    tensors = set[SSAValue]()
+    for value in values:
+        while isinstance(value.owner, dnn.ShapeOp) and not isinstance(value.owner, dnn.ConcatOp):
+            value = value.owner.operands[0]
+        tensors.add(value)
+    return sum(dnn.byte_size(tensor) for tensor in tensors)
+
+
 def can_join(op: Operation) -> bool:
     """Whether convolutions could read the inputs of `op` as parts of theirs."""
     return (
@@ -394,6 +409,7 @@ def can_join(op: Operation) -> bool:
         and op.axis.value.data == 1
         and 1 < len(op.ins) <= MOST_PARTS
         and all(0 not in dnn.shape_of(value) for value in op.ins)
+        and kept_bytes(op.ins) <= dnn.byte_size(op.results[0])
     )
 
 
@@ -434,6 +450,8 @@ def fuse_into_convolutions(op: dnn.ElementwiseOp) -> None:
     joins = isinstance(source.owner, Operation) and can_join(source.owner)
     joins = joins and all(user.group_.value.data == 1 for user in users)
     if single_user(source) is op and not isinstance(source, BlockArgument) and not joins:
+        return
+    if kept_bytes([source]) > dnn.byte_size(result):
         return
     extras = [v for v in dict.fromkeys(op.ins) if v is not source]
     for user in users:

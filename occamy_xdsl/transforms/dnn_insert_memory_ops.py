@@ -146,6 +146,8 @@ class _Insertion:
                     self.buffers[op.output] = constant.output
                 case dnn.ShapeOp():
                     self.buffers[op.results[0]] = self.rearrange(op)
+                case dnn.StripeOp():
+                    raise PassFailedException(f"'{op.name}' op must be expanded first, by dnn-expand-stripes")
                 case dnn.KernelOp():
                     self.kernel(op)
                 case _:

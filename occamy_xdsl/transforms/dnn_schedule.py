@@ -55,17 +55,20 @@ class DnnSchedulePass(ModulePass):
 
     name = "dnn-schedule"
 
+    states: int = 30_000
+    """Sets of executed ops that the search may visit before it falls back to a beam."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
-                schedule(ctx, function)
+                schedule(ctx, function, self.states)
 
 
-def schedule(ctx: Context, function: FuncOp) -> None:
+def schedule(ctx: Context, function: FuncOp, states: int) -> None:
     block = function.body.block
     before = list(block.ops)
     graph = _StorageGraph(block)
-    order = graph.search()
+    order = graph.search(states)
     peak = IntegerAttr(order.peak, i64)
     proof = StringAttr("proven optimal" if order.optimal else "best found")
     function.attributes[ORDER] = DictionaryAttr({"peak_bytes": peak, "status": proof})
@@ -153,8 +156,8 @@ class _StorageGraph:
         self.nodes.append(op)
         self.steps.append(Op(reads, writes, pairs))
 
-    def search(self) -> Order:
-        return find_order(self.steps, self.sizes, pinned=self.pinned)
+    def search(self, states: int) -> Order:
+        return find_order(self.steps, self.sizes, pinned=self.pinned, state_limit=states)
 
 
 def _builds_in_place(value: SSAValue) -> bool:

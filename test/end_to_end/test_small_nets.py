@@ -15,6 +15,7 @@ VARIANTS = {
     "no-inplace": {"in_place": False},
     "eager": {"memory": "eager"},
     "lazy": {"memory": "lazy"},
+    "stream": {"stream_weights": True},
 }
 
 

@@ -79,6 +79,7 @@ def test_spelling_of_onnx_mlir(occamy, net, alias, emit):
         (["--emit", "llvm"], "m.ll"),
         (["--emit", "mem"], "m.mem.mlir"),
         (["--emit", "lib", "--weights", "file"], "m.so"),
+        (["--emit", "exe", "--weights", "stream"], "m"),
     ],
 )
 def test_default_names(occamy, net, tmp_path, arguments, name):
@@ -87,7 +88,7 @@ def test_default_names(occamy, net, tmp_path, arguments, name):
     done = occamy("compile", model, *arguments)
     assert (done.code, done.out) == (0, "")
     made = {path.name for path in tmp_path.iterdir()} - {"m.onnx"}
-    assert made == ({name, f"{name}.weights"} if "file" in arguments else {name})
+    assert made == ({name, f"{name}.weights"} if "--weights" in arguments else {name})
 
 
 def test_model_from_standard_input(occamy, net, tmp_path, monkeypatch):
@@ -277,13 +278,13 @@ def test_report_json(occamy, net, options):
     done = occamy("report", net, "--format", "json", *options)
     assert (done.code, done.err) == (0, "")
     report = json.loads(done.out)
-    assert list(report) == REPORT_KEYS
+    assert list(report)[: len(REPORT_KEYS)] == REPORT_KEYS
     assert (report["model"], report["target"], report["memory"]) == ("net", "cpu", "pool")
     assert report["weights_bytes"] == 8 * 3 * 3 * 3 * 4
     assert report["io_bytes"] == (3 * 8 * 8 + 8) * 4
     assert report["max_live_bytes"] >= 8 * 8 * 8 * 4 * (2 if "--no-inplace" in options else 1)
     keys = {"name", "node", "bytes", "offset", "first", "last", "alias_of", "kind"}
-    assert all(set(t) == keys and t["name"] for t in report["tensors"])
+    assert all(set(t) >= keys and t["name"] for t in report["tensors"])
     check_plan(report)
 
 
@@ -312,7 +313,7 @@ def test_report_table(occamy, net):
     report = json.loads(occamy("report", net, "--no-fuse", "--no-inplace", "--format", "json").out)
     for fact in (f"{report['pool_bytes']:,} B", f"{report['weights_bytes']:,} B", report["peak_node"], "█"):
         assert fact in done.out
-    for step in report["passes"]:
+    for step in report["waterfall"]:
         assert step["name"] in done.out
     live = [t for t in report["tensors"] if t["first"] <= report["peak_position"] <= t["last"]]
     assert f"and {len([t for t in live if t['kind'] == 'activation']) - 1} more" in done.out

@@ -1,4 +1,11 @@
 // RUN: occamy-opt %s -p dnn-fuse-layers,dce --split-input-file | filecheck %s
+// RUN: occamy-opt %s -p "dnn-fuse-layers{inputs=false}" --split-input-file | filecheck %s --check-prefix=OUTPUTS
+
+// OUTPUTS-NOT: prologue {
+// OUTPUTS-NOT: joined
+// OUTPUTS:     @shuffle
+// OUTPUTS-NOT: prologue {
+// OUTPUTS-NOT: joined
 
 // Batch normalisation goes into filter and bias, the residual and the activation into the epilogue.
 // CHECK-LABEL: @conv_bn_add_relu
@@ -304,6 +311,28 @@ func.func @join_rows(%x: tensor<1x4x4x8xf32>, %i: tensor<1x4x4x8xf32>, %w: tenso
   %y = dnn.conv input(%j : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x3x3xf32>)
     {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
   func.return %y : tensor<1x4x8x8xf32>
+}
+
+// -----
+
+// The parts are small slices of a tensor that would have to be kept until the convolution; two halves are the
+// whole of it.
+// CHECK-LABEL: @join_slices
+// CHECK:       [[J:%.*]] = dnn.concat
+// CHECK:       dnn.conv input([[J]] : tensor<1x4x8x8xf32>)
+// CHECK:       dnn.conv input([[L:%.*]] : tensor<1x2x8x8xf32>) joined([[R:%.*]] : tensor<1x2x8x8xf32>)
+func.func @join_slices(%x: tensor<1x64x8x8xf32>, %z: tensor<1x4x8x8xf32>, %w: tensor<4x4x1x1xf32>) -> (tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>) {
+  %a = dnn.slice input(%x : tensor<1x64x8x8xf32>) {offsets = array<i64: 0, 0, 0, 0>, sizes = array<i64: 1, 2, 8, 8>, strides = array<i64: 1, 1, 1, 1>} -> tensor<1x2x8x8xf32>
+  %b = dnn.slice input(%x : tensor<1x64x8x8xf32>) {offsets = array<i64: 0, 9, 0, 0>, sizes = array<i64: 1, 2, 8, 8>, strides = array<i64: 1, 1, 1, 1>} -> tensor<1x2x8x8xf32>
+  %j = dnn.concat ins(%a, %b : tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>) {axis = 1 : i64} -> tensor<1x4x8x8xf32>
+  %y = dnn.conv input(%j : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x1x1xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  %c = dnn.slice input(%z : tensor<1x4x8x8xf32>) {offsets = array<i64: 0, 2, 0, 0>, sizes = array<i64: 1, 2, 8, 8>, strides = array<i64: 1, 1, 1, 1>} -> tensor<1x2x8x8xf32>
+  %d = dnn.slice input(%z : tensor<1x4x8x8xf32>) {offsets = array<i64: 0, 0, 0, 0>, sizes = array<i64: 1, 2, 8, 8>, strides = array<i64: 1, 1, 1, 1>} -> tensor<1x2x8x8xf32>
+  %k = dnn.concat ins(%c, %d : tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>) {axis = 1 : i64} -> tensor<1x4x8x8xf32>
+  %v = dnn.conv input(%k : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x1x1xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>} -> tensor<1x4x8x8xf32>
+  func.return %y, %v : tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>
 }
 
 // -----

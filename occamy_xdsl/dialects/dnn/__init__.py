@@ -59,6 +59,7 @@ from occamy_xdsl.dialects.dnn.shape import (
     SliceOp,
     TransposeOp,
 )
+from occamy_xdsl.dialects.dnn.stripe import StripeOp
 
 __all__ = [
     "REDUCTIONS",
@@ -92,6 +93,7 @@ __all__ = [
     "ShapeOp",
     "SliceOp",
     "SoftmaxOp",
+    "StripeOp",
     "TransposeOp",
     "ValueType",
     "ViewOp",
@@ -140,6 +142,7 @@ Dnn = Dialect(
         ResizeOp,
         SliceOp,
         SoftmaxOp,
+        StripeOp,
         TransposeOp,
         ViewOp,
         YieldOp,

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import (
     MemRefType,
     StringAttr,
     TensorType,
+    UnitAttr,
     i8,
     i64,
 )
@@ -22,6 +23,7 @@ from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
     operand_def,
+    opt_prop_def,
     prop_def,
     result_def,
     traits_def,
@@ -353,7 +355,8 @@ class CopyOp(KernelOp):
     """
     Copies every element of the input to the result, whatever their strides are.
 
-    In value form it stands where a value must have storage of its own, such as an input that is an output.
+    In value form it stands where a value must have storage of its own, such as an input that is an output. With
+    `keep` it stays a copy: what it reads may die, and what reads it may start, before the other does.
 
     Constraints:
 
@@ -368,10 +371,12 @@ class CopyOp(KernelOp):
 
     name = "dnn.copy"
     input = operand_def(BaseAttr(TensorType) | BaseAttr(MemRefType))
+    keep = opt_prop_def(UnitAttr)
 
-    def __init__(self, input: SSAValue, result: Attribute):
+    def __init__(self, input: SSAValue, result: Attribute, *, keep: bool = False):
         """Value form."""
-        super().__init__(operands=[input, [], []], result_types=[[result]])
+        properties = {"keep": UnitAttr()} if keep else {}
+        super().__init__(operands=[input, [], []], properties=properties, result_types=[[result]])
 
     @staticmethod
     def between(source: SSAValue, target: SSAValue) -> "CopyOp":

@@ -12,6 +12,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import ENTRY
+from occamy_xdsl.lowering.cpu.cpu_stream_weights import ADVISE
 
 CLOCK = "clock_gettime"
 """The function of the C library, POSIX 2001."""
@@ -72,7 +73,9 @@ class CpuInsertClockPass(ModulePass):
 def kernel_calls(module: ModuleOp) -> list[CallOp]:
     """The kernel calls of the entry, in order."""
     block = function_named(module, ENTRY).body.block
-    return [op for op in block.ops if isinstance(op, CallOp) and op.callee.string_value() != CLOCK]
+    return [
+        op for op in block.ops if isinstance(op, CallOp) and op.callee.string_value() not in (CLOCK, ADVISE)
+    ]
 
 
 def _read_clock(block: Block, place: Operation, times: SSAValue, offset: int) -> None:

@@ -36,6 +36,11 @@ class Artefact(Protocol):
         """File of `signature.weights_bytes` bytes; None if there are no weights."""
         ...
 
+    @property
+    def streams_weights(self) -> bool:
+        """Whether the weights have to be in a file, from which parts of them are read when they are needed."""
+        ...
+
     def define_interface(self, host: HostModule, weights: abi.WeightsFile | None) -> None:
         """Define the functions of the C interface."""
         ...
@@ -66,6 +71,8 @@ class CompiledModel:
     weights: Path | None
     """File of `signature.weights_bytes` bytes; None if there are no weights."""
     isa: toolchain.Isa
+    streams_weights: bool = False
+    """Whether the code drops weights from memory after use, so that they must be mapped from a file."""
 
     def __post_init__(self) -> None:
         size = self.weights.stat().st_size if self.weights is not None else 0
@@ -157,6 +164,8 @@ def _write(
 ) -> None:
     """Compile the model and its interface, link them, and put the result and its weights file in place."""
     signature = model.signature
+    if model.streams_weights and place == "embed":
+        raise UsageError("weights that are streamed cannot be embedded, only kept in a file")
     in_file = model.weights if place == "file" else None
     embedded = model.weights if place == "embed" else None
     if embedded is not None and signature.weights_bytes > MAX_EMBEDDED_BYTES:

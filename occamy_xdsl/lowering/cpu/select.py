@@ -92,6 +92,7 @@ def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
                 dilations=dnn.ints(op.dilations),
                 pads=dnn.ints(op.pads)[:rank],
                 group=op.group_.value.data,
+                filter_dtype=str(dnn.element_type_of(op.filter)),
                 has_bias=op.bias is not None,
                 prologue=prologue_of(op),
                 epilogue=epilogue_of(op),
@@ -114,6 +115,7 @@ def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
                 dilations=dnn.ints(op.dilations),
                 pads=dnn.ints(op.pads)[:rank],
                 group=op.group_.value.data,
+                filter_dtype=str(dnn.element_type_of(op.filter)),
                 has_bias=op.bias is not None,
                 epilogue=epilogue_of(op),
             )

@@ -25,6 +25,8 @@ class CompiledCudaModel:
     signature: Signature
     weights: Path | None
     """File of `signature.weights_bytes` bytes; None if there are no weights."""
+    streams_weights: bool = False
+    """They are copied to the device at once, wherever they are kept."""
 
     def define_interface(self, host: HostModule, weights: WeightsFile | None) -> None:
         """Define the functions of the C interface."""

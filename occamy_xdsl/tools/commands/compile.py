@@ -47,7 +47,9 @@ def compile(
     emit: Annotated[Emit, typer.Option(help="What to make.")] = "lib",
     weights: Annotated[
         Literal["embed", "file", "stream"],
-        typer.Option(help="Where the weights are: in the artefact or in OUT.weights beside it."),
+        typer.Option(
+            help="Where the weights are: in the artefact, in OUT.weights, or read from there while running."
+        ),
     ] = "embed",
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.json|FILE.html", help="Write the memory report, too.")
@@ -56,7 +58,7 @@ def compile(
     """Compile a model."""
     from occamy_xdsl.lowering.cpu.emit import check_weights_place
 
-    place = check_weights_place(weights)
+    place = check_weights_place("file" if weights == "stream" else weights)
     if place != "embed" and emit not in ("obj", "lib", "exe"):
         raise UsageError(f"--weights {weights}: --emit {emit} holds no weights")
     if report is not None and report.suffix not in (".json", ".html"):
@@ -75,7 +77,7 @@ def compile(
     if report is not None:
         check_writable(report)
     with progress(f"compiling {model}"):
-        compilation = options.compilation(model)
+        compilation = options.compilation(model, stream_weights=weights == "stream")
         text = text_form(compilation, emit) if emit in TEXTS else None
         if text is None:
             write_artefact(compilation, emit, output, place)

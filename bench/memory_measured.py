@@ -1,0 +1,252 @@
+"""
+Memory of networks: what each way to place tensors needs, what a running program uses, and ONNX Runtime beside it.
+
+    bench/memory_measured.py [NET.onnx ...]
+
+Without arguments: the six networks of the paper at the original's own shapes, which the shared folder's
+nets/paper_nets.py builds. Writes bench/results/memory-CPU.json and .md. Everything runs on one thread; whatever
+runs is a process of its own, and one that takes longer than --limit seconds is left out (planning never is).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import measure
+from xdsl.passes import PassPipeline
+
+from occamy_xdsl.compiler import Compilation, Model, available_passes, compile_to_memory, make_context
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.signature import function_named
+from occamy_xdsl.lowering.toolchain import Isa
+from occamy_xdsl.pipelines import Options
+from occamy_xdsl.runtime.bind import random_tensor
+from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = Path(os.environ.get("OCCAMY_SHARED", ROOT.parent / "shared"))
+PAPER = ("alexnet", "mobilenetv2", "resnet50", "srgan_occamy", "ssd_resnet50_occamy", "yolov1_occamy")
+ORIGINAL = (
+    "onnx-infer-shapes,convert-onnx-to-dnn,dnn-fuse-layers,dce,dnn-insert-memory-ops{mode=liveness},"
+    "dnn-convert-to-pool{planner=occamy}"
+)
+"""The original's algorithm: layer fusion, liveness, first-fit pool; nothing in place, the model's order."""
+
+
+@dataclass
+class Row:
+    """One network; sizes in bytes, None where something was not run or did not end in time."""
+
+    net: str
+    weights: int
+    io: int
+    """The caller's inputs and outputs."""
+    eager: int
+    """All buffers allocated up front."""
+    lazy: int
+    """Buffers allocated around each use."""
+    liveness: int
+    """Most bytes live with liveness-aware insertion, before tensors are coalesced."""
+    original: int
+    """Pool of the original's algorithm."""
+    pool: int
+    lower_bound: int
+    heap_calls: int
+    """Allocations in a run without a pool; with one there are none."""
+    plan_seconds: float
+    measured: int | None = None
+    """Anonymous memory of the running program: pool, inputs, outputs and libc."""
+    peak_rss: int | None = None
+    ms: float | None = None
+    ort_peak: int | None = None
+    """Growth of ONNX Runtime's process from before its session to the peak of loading and running."""
+    ort_run: int | None = None
+    """Growth from the loaded session to the peak of running: activations."""
+    ort_ms: float | None = None
+
+
+def plan(path: Path) -> Row:
+    """The planned columns."""
+    model = Model(path)
+    start = time.monotonic()
+    report = Compilation(model, Options()).report()
+    seconds = time.monotonic() - start
+    eager, lazy = (Compilation(model, Options(memory=mode)) for mode in ("eager", "lazy"))
+    module = model.import_module()
+    PassPipeline.parse_spec(available_passes(), ORIGINAL).apply(make_context(), module)
+    steps = {step.name: step.max_live_bytes for step in report.passes}
+    lazy.run_to("mem")
+    return Row(
+        path.stem,
+        report.weights_bytes,
+        report.io_bytes,
+        eager.report().pool_bytes,
+        lazy.report().pool_bytes,
+        steps["dnn-insert-memory-ops"],
+        function_named(module).attributes[PLAN].data["pool_bytes"].value.data,
+        report.pool_bytes,
+        report.max_live_bytes,
+        sum(isinstance(op, dnn.MallocOp) for op in lazy.module.walk()),
+        seconds,
+    )
+
+
+def kilobytes(field: str) -> int:
+    """A line of this process's status, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def milliseconds(run: Any) -> float:
+    """Median of up to 5 runs after one more."""
+    times = list[float]()
+    for _ in range(6):
+        start = time.perf_counter()
+        run()
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times[1:])
+
+
+def run_ours(path: Path) -> dict[str, Any]:
+    """The measured columns of the compiled program."""
+    executable = compile_to_memory(Compilation(Model(path), Options()))
+    signature = executable.signature
+    inputs = {s.name: random_tensor(s, 0, i) for i, s in enumerate(signature.inputs)}
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program"
+        executable.save(program)
+        (usage,) = measure(program, signature)
+    return {
+        "measured": usage.anonymous,
+        "peak_rss": usage.peak_rss,
+        "ms": milliseconds(lambda: executable.run(inputs)),
+    }
+
+
+def run_theirs(path: Path) -> dict[str, Any]:
+    """The columns of ONNX Runtime, on default settings but for one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    before = kilobytes("VmRSS")
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(0)
+    inputs = {i.name: rng.standard_normal(i.shape, np.float32) for i in session.get_inputs()}
+    load_peak, loaded = kilobytes("VmHWM"), kilobytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    outputs = session.run(None, inputs)
+    run_peak = kilobytes("VmHWM")
+    del outputs
+    return {
+        "ort_peak": max(load_peak, run_peak) - before,
+        "ort_run": run_peak - loaded,
+        "ort_ms": milliseconds(lambda: session.run(None, inputs)),
+    }
+
+
+RUNNERS = {"ours": run_ours, "theirs": run_theirs}
+
+
+def in_process(runner: str, path: Path, limit: float) -> dict[str, Any]:
+    """What a runner returns, from a process of its own; nothing where it takes longer than `limit` seconds."""
+    command = [sys.executable, __file__, "--run", runner, str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
+    except subprocess.TimeoutExpired:
+        return {}
+    if done.returncode:
+        print(f"{path.stem}, {runner}: {done.stderr.splitlines()[-1]}", file=sys.stderr)
+        return {}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+COLUMNS = {
+    "eager": "eager",
+    "lazy": "lazy",
+    "liveness": "liveness",
+    "original": "original's pool",
+    "pool": "our pool",
+    "lower_bound": "lower bound",
+    "io": "I/O",
+    "measured": "measured, pool + I/O",
+    "weights": "weights",
+    "peak_rss": "our peak RSS",
+    "ort_run": "ORT run",
+    "ort_peak": "ORT peak",
+}
+
+
+def markdown(rows: list[Row], cpu: str) -> str:
+    """The table, sizes in MB of 10^6 bytes."""
+
+    def size(value: int | None) -> str:
+        return "-" if value is None else f"{value / 1e6:.2f}"
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1f}"
+
+    heads = ["net", *COLUMNS.values(), "heap calls without pool", "our ms", "ORT ms"]
+    lines = [
+        f"# Memory, measured on {cpu}",
+        "",
+        "MB are 10^6 bytes; made by `make bench-measured`, whose source says what each column is.",
+        "",
+        "| " + " | ".join(heads) + " |",
+        "|---" * len(heads) + "|",
+    ]
+    for row in rows:
+        cells = [row.net, *(size(getattr(row, name)) for name in COLUMNS)]
+        cells += [str(row.heap_calls), number(row.ms), number(row.ort_ms)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("nets", nargs="*", type=Path)
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for each process (default 60)")
+    parser.add_argument("--run", choices=RUNNERS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        print(json.dumps(RUNNERS[arguments.run](arguments.nets[0])))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        nets = arguments.nets
+        if not nets:
+            builder = SHARED / "nets/paper_nets.py"
+            subprocess.run([sys.executable, builder, folder, *PAPER], check=True)
+            nets = [Path(folder) / f"{name}.onnx" for name in PAPER]
+        rows = list[Row]()
+        for path in nets:
+            row = plan(path)
+            for runner in RUNNERS:
+                for name, value in in_process(runner, path, arguments.limit).items():
+                    setattr(row, name, value)
+            rows.append(row)
+            print(row, file=sys.stderr, flush=True)
+    cpu = Isa.host().cpu
+    results = ROOT / "bench/results"
+    results.mkdir(exist_ok=True)
+    text = json.dumps({"cpu": cpu, "nets": [asdict(row) for row in rows]}, indent=2)
+    (results / f"memory-{cpu}.json").write_text(text + "\n")
+    (results / f"memory-{cpu}.md").write_text(markdown(rows, cpu))
+
+
+if __name__ == "__main__":
+    main()

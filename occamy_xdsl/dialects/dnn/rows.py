@@ -1,0 +1,209 @@
+"""Rows of values: which rows (dimension 2) of its operands an op needs for a range of rows of its result."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, SSAValue
+from xdsl.rewriter import Rewriter
+from xdsl.utils.hints import isa
+
+from occamy_xdsl.dialects.dnn.base import (
+    KernelOp,
+    ValueType,
+    i64_array,
+    ints,
+    shape_of,
+)
+from occamy_xdsl.dialects.dnn.compute import (
+    ConvOp,
+    ConvTransposeOp,
+    ElementwiseOp,
+    LrnOp,
+    PoolOp,
+    ResizeOp,
+    SoftmaxOp,
+    WindowOp,
+)
+from occamy_xdsl.dialects.dnn.geometry import window_extent
+from occamy_xdsl.dialects.dnn.interpolation import resize_taps
+from occamy_xdsl.dialects.dnn.memory import CopyOp
+from occamy_xdsl.dialects.dnn.shape import ConcatOp, SliceOp
+
+ROWS = 2
+"""The dimension that is cut: the outermost of the spatial ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowMap:
+    """
+    Row `o` of a result needs rows ceil((o * step - lead) / factor) to floor((o * step - lead + reach - 1) /
+    factor) of an operand that has `size` rows.
+
+    A window has step = stride, lead = begin padding, reach = extent; what enlarges has a factor > 1.
+    """
+
+    size: int
+    step: int = 1
+    lead: int = 0
+    reach: int = 1
+    factor: int = 1
+
+    def __call__(self, begin: int, end: int) -> tuple[int, int]:
+        """The rows [first, last) that exist of those that the result's rows [begin, end) need; at least one."""
+        last = ((end - 1) * self.step - self.lead + self.reach - 1) // self.factor + 1
+        first = min(-((self.lead - begin * self.step) // self.factor), last - 1)
+        first = min(max(first, 0), self.size - 1)
+        return first, min(max(last, first + 1), self.size)
+
+
+def row_maps(op: KernelOp) -> tuple[RowMap | None, ...] | None:
+    """
+    A map for each operand of a value-form op; None for an operand that every row of the result needs whole.
+
+    None instead of a tuple where rows of the results cannot be computed apart from each other.
+    """
+    if len(op.results) != 1:
+        return None
+    shape = shape_of(op.results[0])
+    if len(shape) <= ROWS or 0 in shape or shape[ROWS] == 1:
+        return None
+    rank, rows = len(shape), shape[ROWS]
+
+    def aligned(value: SSAValue) -> RowMap | None:
+        """For an operand that broadcasts to the result."""
+        shape = shape_of(value)
+        dim = ROWS - rank + len(shape)
+        return RowMap(rows) if dim >= 0 and shape[dim] == rows else None
+
+    match op:
+        case ElementwiseOp() | CopyOp() | LrnOp():
+            return tuple(aligned(value) for value in op.operands)
+        case SoftmaxOp():
+            return None if op.axis.value.data == ROWS else (aligned(op.input),)
+        case ConcatOp():
+            return None if op.axis.value.data == ROWS else tuple(aligned(value) for value in op.ins)
+        case SliceOp():
+            whole = ints(op.sizes)[ROWS] == shape_of(op.input)[ROWS] and ints(op.strides)[ROWS] == 1
+            return (aligned(op.input),) if whole else None
+        case ConvOp() | PoolOp() | ConvTransposeOp() | ResizeOp():
+            own = _window(op)
+        case _:
+            return None
+    if own is None:
+        return None
+    maps = list[RowMap | None]()
+    for name in op.group_names:
+        for value in op.group(name):
+            maps.append(own if name in ("input", "joined") else aligned(value) if name == "extras" else None)
+    return tuple(maps)
+
+
+def _window(op: ConvOp | PoolOp | ConvTransposeOp | ResizeOp) -> RowMap | None:
+    """The map of the op's input; None where its padding or its resampling is of an unusual kind."""
+    size, rows = shape_of(op.input)[ROWS], shape_of(op.results[0])[ROWS]
+    if isinstance(op, ResizeOp):
+        factor = rows // size
+        return RowMap(size, lead=factor - 1, reach=factor, factor=factor) if _repeats(op) else None
+    if min(ints(op.pads)) < 0:
+        return None
+    kernel = ints(op.kernel) if isinstance(op, PoolOp) else shape_of(op.filter)[2:]
+    stride, dilation, (begin, _) = op.window_geometry(len(kernel))[0]
+    extent = window_extent(kernel[0], dilation)
+    if isinstance(op, ConvTransposeOp):
+        return RowMap(size, lead=extent - 1 - begin, reach=extent, factor=stride)
+    return RowMap(size, step=stride, lead=begin, reach=extent)
+
+
+def _repeats(op: ResizeOp) -> bool:
+    """Whether each row of the result is input row `row // factor`, in any part of the input of any size."""
+    size, rows = shape_of(op.input)[ROWS], shape_of(op.results[0])[ROWS]
+    scale = op.scales.get_values()[ROWS]
+    if op.mode.data != "nearest" or rows % size or scale != rows // size:
+        return False
+    if op.coordinate_transformation_mode.data in ("align_corners", "half_pixel_symmetric"):
+        return scale == 1
+    factor = rows // size
+    return all(
+        np.array_equal(_taps(op, part), np.arange(part * factor) // factor) for part in {1, 2, 3, size}
+    )
+
+
+def _taps(op: ResizeOp, size: int) -> np.ndarray:
+    """The row that each row of a resized input of `size` rows shows."""
+    scale = op.scales.get_values()[ROWS]
+    indices, _ = resize_taps(
+        op.mode.data,
+        op.coordinate_transformation_mode.data,
+        op.nearest_mode.data,
+        op.cubic_coeff_a.value.data,
+        bool(op.exclude_outside.value.data),
+        scale,
+        size,
+        round(size * scale),
+    )
+    return indices[:, 0]
+
+
+def with_rows(type: Attribute, rows: int, dim: int = ROWS) -> ValueType:
+    """A tensor type with another number of rows."""
+    assert isa(type, ValueType)
+    shape = list(type.get_shape())
+    shape[dim] = rows
+    return TensorType(type.element_type, shape, type.encoding)
+
+
+def slice_rows(value: SSAValue, begin: int, end: int, dim: int = ROWS) -> SliceOp:
+    """Rows [begin, end) of a value, in the value's order of dimensions."""
+    shape = shape_of(value)
+    offsets, sizes = [0] * len(shape), list(shape)
+    offsets[dim], sizes[dim] = begin, end - begin
+    op = SliceOp(value, offsets, sizes, [1] * len(shape))
+    Rewriter.replace_value_with_new_type(op.results[0], with_rows(value.type, end - begin, dim))
+    return op
+
+
+def on_rows(op: KernelOp, operands: Sequence[SSAValue], begin: int, end: int) -> KernelOp:
+    """
+    A copy of a row-local op that computes rows [begin, end) of its result.
+
+    `operands` hold, of each operand that has a row map, the rows that the map gives, and are else the op's own.
+    """
+    clone = op.clone(dict(zip(op.operands, operands, strict=True)))
+    for index, operand in enumerate(operands):
+        clone.operands[index] = operand
+    clone.results[0].name_hint = op.results[0].name_hint
+    Rewriter.replace_value_with_new_type(clone.results[0], with_rows(op.results[0].type, end - begin))
+    match clone:
+        case SliceOp():
+            sizes = list(ints(clone.sizes))
+            sizes[ROWS] = end - begin
+            clone.properties["sizes"] = i64_array(sizes)
+        case ConvTransposeOp() | ConvOp() | PoolOp():
+            _set_pads(op, clone, begin, end)
+        case _:
+            pass
+    return clone
+
+
+def _set_pads(op: KernelOp, clone: WindowOp, begin: int, end: int) -> None:
+    """Leaves of the padding of dimension `ROWS` what lies above the first and below the last input row."""
+    assert isinstance(op, ConvOp | PoolOp | ConvTransposeOp)
+    own = _window(op)
+    assert own is not None
+    first, last = own(begin, end)
+    pads, rank = list(ints(op.pads)), len(ints(op.strides))
+    if isinstance(op, ConvTransposeOp):
+        # Padding crops: what rows [first, last) produce from row first * stride - pad on.
+        pads[0] += begin - first * own.factor
+        produced = (last - first - 1) * own.factor + own.reach
+        spare = produced - pads[0] - (end - begin)
+        pads[rank] = max(spare, 0)
+        extra = list(ints(op.output_padding))
+        extra[0] = max(-spare, 0)
+        clone.properties["output_padding"] = i64_array(extra)
+    else:
+        pads[0] = max(first - (begin * own.step - own.lead), 0)
+        pads[rank] = min(max((end - 1) * own.step - own.lead + own.reach - last, 0), pads[rank])
+    clone.properties["pads"] = i64_array(pads)

@@ -1,0 +1,104 @@
+"""`dnn-stripe`: decides which parts of a network run in stripes of rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from occamy_xdsl.analysis.row_graph import RowGraph
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.planning.stripes import Plan, Segment, find_stripes
+from occamy_xdsl.transforms.dnn_expand_stripes import DnnExpandStripesPass
+from occamy_xdsl.transforms.dnn_schedule import planned_peak
+
+
+@dataclass(frozen=True)
+class DnnStripePass(ModulePass):
+    """
+    Wraps parts of every function in `dnn.stripe`, where running them in stripes of rows lowers the peak.
+
+    Requires: value form; one block a function.
+    Ensures: the bytes live at any position after memory insertion and coalescing are at most what they were.
+    """
+
+    name = "dnn-stripe"
+
+    budget: int | float = 5
+    """Extra multiply-accumulates allowed, in percent of the network's; 0 means that none may be computed twice."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in op.ops:
+            if isinstance(function, FuncOp) and function.body.blocks:
+                stripe(ctx, function, self.budget / 100)
+
+
+def stripe(ctx: Context, function: FuncOp, budget: float) -> None:
+    """Chooses and wraps segments. What does not lower the peak of the real pipeline is not taken."""
+    plan = plan_of(function, budget)
+    if not plan.segments:
+        return
+    trial = function.clone()
+    wrap(trial, plan)
+    if expanded_peak(ctx, trial) < planned_peak(ctx, function):
+        wrap(function, plan)
+
+
+def plan_of(function: FuncOp, budget: float) -> Plan:
+    block = function.body.block
+    return find_stripes(RowGraph.of(block, returned(block)).graph, budget)
+
+
+def returned(block: Block) -> Sequence[SSAValue]:
+    last = block.last_op
+    return tuple(last.operands) if isinstance(last, ReturnOp) else ()
+
+
+def expanded_peak(ctx: Context, function: FuncOp) -> int:
+    """Most bytes live at one position once the stripes are expanded, tried on a copy."""
+    copy = ModuleOp([function.clone()])
+    DnnExpandStripesPass().apply(ctx, copy)
+    return planned_peak(ctx, cast(FuncOp, copy.body.block.first_op))
+
+
+def wrap(function: FuncOp, plan: Plan) -> None:
+    """Puts the ops of each segment into a `dnn.stripe`."""
+    block = function.body.block
+    body = RowGraph.of(block, returned(block))
+    for segment in plan.segments:
+        leaving = [body.values[v] for v in body.graph.leaving(segment.first, segment.last)]
+        inside = [body.ops[k] for k in body.graph.inside(segment.first, segment.last)]
+        wrap_ops(block, inside, leaving, segment)
+
+
+def wrap_ops(
+    block: Block, ops: Sequence[dnn.KernelOp], leaving: Sequence[SSAValue], segment: Segment
+) -> None:
+    """Replaces `ops` by one `dnn.stripe` with the results `leaving`, in the place of the last of them."""
+    inside = {r for op in ops for r in op.results}
+    ins = list(dict.fromkeys(v for op in ops for v in op.operands if v not in inside))
+    body = Block(arg_types=[v.type for v in ins])
+    mapped: dict[SSAValue, SSAValue] = dict(zip(ins, body.args, strict=True))
+    for value, argument in zip(ins, body.args, strict=True):
+        argument.name_hint = value.name_hint
+    for op in ops:
+        clone = op.clone(mapped)
+        for old, new in zip(op.results, clone.results, strict=True):
+            new.name_hint = old.name_hint
+        body.add_op(clone)
+    body.add_op(dnn.YieldOp(*(mapped[v] for v in leaving)))
+    region = Region(body)
+    new = dnn.StripeOp(ins, [v.type for v in leaving], region, segment.ends, segment.halo)
+    last: Operation = ops[-1]
+    new.location = last.location
+    block.insert_op_before(new, last)
+    for old, result in zip(leaving, new.results, strict=True):
+        result.name_hint = old.name_hint
+        old.replace_all_uses_with(result)
+    for op in reversed(ops):
+        Rewriter.erase_op(op)
