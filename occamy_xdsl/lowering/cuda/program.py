@@ -430,7 +430,9 @@ class ProgramBuilder:
 
         stream = f.load(model + STREAM, PTR)
         with f.if_(stream != NULL):
-            self._declare("cudaStreamSynchronize")
+            # A thread that has not run the model has another context, or none.
+            self._declare("cudaSetDevice", "cudaStreamSynchronize")
+            f.call("cudaSetDevice", f.load(model + DEVICE, i32))
             f.call("cudaStreamSynchronize", stream)
         for kind, group in groupby(self._descriptors.items(), lambda entry: entry[0].kind):
             slots = [slot for _, slot in group]

@@ -13,7 +13,6 @@ from occamy_xdsl.runtime.executable import Executable, LibraryModel
 from occamy_xdsl.simulator import Simulator
 
 CHIP = "sm_75"
-RELEASES = ("Destroy", "Unload", "Free", "_v2")
 
 
 def small():
@@ -88,7 +87,9 @@ def test_every_call_may_fail(build) -> None:
         seen
     )
     assert {"cudnnConvolutionBackwardData", "cublasSgemmStridedBatched", "cuLaunchKernel"} <= set(seen)
-    first_release = next(i for i, name in enumerate(calls) if "Destroy" in name)
+    # Releasing starts with these two; nobody is there to hear that they fail.
+    release = len(calls) - 1 - calls[::-1].index("cudaSetDevice")
+    assert calls[release + 1] == "cudaStreamSynchronize"
     for number, name in enumerate(calls, 1):
         with Simulator(architecture=CHIP, fail=(number, 46), strict=False) as simulator:
             try:
@@ -99,7 +100,7 @@ def test_every_call_may_fail(build) -> None:
                 message = ""
                 model.check(outputs)
         left = [str(violation) for violation in simulator.violations]
-        if number > first_release or (name == "cudaStreamSynchronize" and number == first_release):
+        if number > release:
             assert message == ""
             continue
         assert left == [], name
