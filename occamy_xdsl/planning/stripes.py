@@ -383,7 +383,7 @@ def find_stripes(graph: Graph, budget: float) -> Plan:
     most = int(budget * sum(op.work for op in graph.ops))
     best = Plan((), max(graph.plain, default=0), 0)
     low, high = 0, best.peak
-    while high - low > high // 100:
+    while high - low > max(high // 100, 1):
         middle = (low + high) // 2
         plan = search.path(middle, most)
         if plan is None:

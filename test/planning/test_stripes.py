@@ -125,3 +125,10 @@ def test_what_is_needed_whole_stays_outside():
     graph = Graph(ops, [Value(0, 64, pinned=True), Value(6400, 64), Value(640, 64)], outputs=[2])
     assert graph.furthest == [1, 2]
     assert find_stripes(graph, budget=1).segments == ()
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 99])
+def test_the_search_ends_where_a_few_bytes_are_live(size: int):
+    ops = [RowOp(((0, None),), (1,), 1), RowOp(((1, None),), (2,), 1)]
+    graph = Graph(ops, [Value(8, 1, pinned=True), Value(size, 1), Value(8, 1, pinned=True)], outputs=[2])
+    assert find_stripes(graph, budget=1).segments == ()
