@@ -5,9 +5,11 @@ Value form: every argument is an input and every result an output; `onnx.name` n
 outputs are arguments too, and `dnn.kind` tells "input" from "output".
 """
 
-from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import BytesAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument
+
+from occamy_xdsl.dialects.weights import string_value
 
 NAME = "onnx.name"
 KIND = "dnn.kind"
@@ -28,7 +30,8 @@ def argument_attributes(function: FuncOp) -> list[dict[str, object]]:
 
 
 def _text(value: object, default: str) -> str:
-    return value.data if isinstance(value, StringAttr) else default
+    text = string_value(value) if isinstance(value, StringAttr | BytesAttr) else default
+    return text if isinstance(text, str) else default
 
 
 def input_arguments(function: FuncOp) -> list[BlockArgument]:

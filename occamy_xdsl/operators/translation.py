@@ -11,7 +11,6 @@ from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     ArrayAttr,
     NoneType,
-    StringAttr,
     TensorType,
     UnrankedTensorType,
     UnrealizedConversionCastOp,
@@ -22,6 +21,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from occamy_xdsl.dialects import dnn, onnx
 from occamy_xdsl.dialects.dnn import ValueType, element_type_of, shape_of
 from occamy_xdsl.dialects.signature import argument_attributes, argument_names
+from occamy_xdsl.dialects.weights import string_value
 from occamy_xdsl.errors import InvalidInputError
 from occamy_xdsl.operators.emitter import ELEMENT_TYPES, Emitter, InvalidNodeError
 from occamy_xdsl.operators.node import Node, ReportedNodeError, UnsupportedNodeError
@@ -94,7 +94,7 @@ def require_static_arguments(function: FuncOp) -> None:
             continue
         declared = attributes.get("onnx.dim_params")
         params = (
-            [cast(StringAttr, p).data for p in cast("ArrayAttr[Attribute]", declared)]
+            [str(string_value(p)) for p in cast("ArrayAttr[Attribute]", declared)]
             if isinstance(declared, ArrayAttr)
             else [""] * len(sizes)
         )

@@ -107,6 +107,26 @@ def test_shapes_and_dims():
         oc.compile(model)
 
 
+def test_names_beyond_ascii(tmp_path):
+    """Inputs, outputs and dimensions keep their names, in memory and in a library."""
+    model = make_model("größe")
+    for old, new in {"x": "bild/ß 日本", "y": "π", "z": "🙂"}.items():
+        for value in (*model.graph.input, *model.graph.output):
+            value.name = value.name.replace(old, new)
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                names[:] = [new if name == old else name for name in names]
+    with pytest.raises(oc.InvalidInputError, match="'bild/ß 日本' is größex5: give --dim größe=N"):
+        oc.compile(model)
+    compiled = oc.compile(oc.load(model, dims={"größe": 2}))
+    compiled.save(tmp_path / "m.so")
+    for executable in (compiled, oc.open(tmp_path / "m.so")):
+        outputs = executable.run({"bild/ß 日本": X})
+        assert list(outputs) == ["π", "🙂"]
+        np.testing.assert_array_equal(outputs["π"], Y)
+        np.testing.assert_array_equal(outputs["🙂"], Z)
+
+
 def test_memory_report(tmp_path):
     model = oc.load(make_model())
     report = model.memory_report(target="cpu")

@@ -60,6 +60,9 @@ CASES = [
     make((1, 2, 5, 6), (1, 2, 8, 19), "cubic", "asymmetric", layout=dense),
     make((3, 7), (3, 11), layout=dense),
     make((2, 2, 3, 4, 5), (2, 2, 6, 5, 9), layout=dense),
+    make((1, 2, 3, 5), (1, 2, 4, 1), "linear", "pytorch_half_pixel", layout=dense),
+    make((1, 2, 3, 5), (1, 2, 1, 2), "linear", "pytorch_half_pixel", layout=dense),
+    make((1, 2, 5, 3), (1, 2, 4, 2), "nearest", "asymmetric", "floor"),
 ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class Taps:
 
     @property
     def repeats(self) -> int | None:
-        """How often each input element comes out in turn, if that is all there is to it."""
+        """How often each of the first input elements comes out in turn, if that is all there is to it."""
         outputs = len(self.indices)
         times, rest = divmod(outputs, int(self.indices.max(initial=0)) + 1)
         if rest or not self.is_copy or (self.indices[:, 0] != np.arange(outputs) // times).any():
@@ -192,7 +192,7 @@ class _ResizeNest:
         changed = {taps.dim for taps in self.resized}
         kept = [d for d in range(resize.input.rank) if d not in changed]
         self.dims = collapse(
-            [resize.input.shape[d] for d in kept],
+            [resize.output.shape[d] for d in kept],
             [[b.strides[d] for d in kept] for b in (resize.input, resize.output)],
         )
         widest = max(resize.input.element_bytes, self.element.size)
