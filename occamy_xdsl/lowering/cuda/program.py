@@ -382,8 +382,8 @@ class ProgramBuilder:
     def _refuse_more(self, f: FunctionBuilder, node: str, needed: Value, planned: int) -> None:
         """Fail where the library needs more workspace than is planned."""
         with f.if_(needed > planned):
-            text = f"node '{node}': cuDNN needs %ld bytes of workspace where {planned} are planned"
-            f.call("snprintf", f.arguments[0] + ERROR, MESSAGE_BYTES, text, needed)
+            text = f"node '%s': cuDNN needs %ld bytes of workspace where {planned} are planned"
+            f.call("snprintf", f.arguments[0] + ERROR, MESSAGE_BYTES, text, node, needed)
             f.return_(Code.DEVICE)
 
     # --- run ---
