@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench conformance nets lint format docs docs-check bench-memory bench-measured lock clean
+.PHONY: help venv demo test bench conformance nets lint format docs docs-check bench-memory bench-measured gpu-check gpu-dry-run lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,12 @@ bench-memory: $(READY) ## recompute the table of memory in README.md
 
 bench-measured: $(READY) ## plan and run the paper's networks, beside ONNX Runtime (minutes)
 	$(BIN)/python bench/memory_measured.py
+
+gpu-check: $(READY) ## compare models on this machine's GPU with ONNX Runtime, and time them
+	$(BIN)/python bench/gpu_check.py
+
+gpu-dry-run: $(READY) ## the same for small models under the simulator, without a GPU
+	$(BIN)/python bench/gpu_check.py --simulate resnet densenet unet mobilenet yolo attention
 
 lock: $(READY) ## refresh requirements.lock (see CONTRIBUTING.md)
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev \

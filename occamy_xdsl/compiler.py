@@ -13,6 +13,7 @@ import numpy as np
 from onnx import ModelProto
 from xdsl.context import Context
 from xdsl.dialects import get_all_dialects as get_upstream_dialects
+from xdsl.dialects import gpu
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseIntOrFPElementsAttr,
@@ -38,10 +39,15 @@ from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
 from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, kernel_calls
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
+from occamy_xdsl.lowering.cuda import ptx
+from occamy_xdsl.lowering.cuda.convert_dnn_to_cuda import MODEL_BYTES
+from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
+from occamy_xdsl.lowering.cuda.select import ALIGNMENT
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options, get_all_passes, levers, stages, switched_off
 from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
+from occamy_xdsl.runtime.cuda import CudaModel
 from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
 from occamy_xdsl.version import VERSION
 
@@ -267,10 +273,15 @@ class Compilation:
 
     def ir(self, stage: str) -> str:
         """
-        The program after a stage, as text: onnx, dnn, mem, mlir or llvm.
+        The program after a stage, as text: onnx, dnn, mem, mlir or llvm; for a GPU also ptx.
 
         Asks for an earlier stage than one already run recompile up to it.
         """
+        if stage == "ptx":
+            return self.compiled_kernels()
+        if stage == "llvm" and self.options.is_cuda:
+            self.run_to("mlir")
+            return toolchain.translate_to_llvm(text_of(_part(self.module, kernels=False)))
         if stage == "llvm":
             return toolchain.translate_to_llvm(toolchain.run_mlir_opt(self.ir("mlir")))
         if stage in self._done and self._done[-1] != stage:
@@ -280,10 +291,19 @@ class Compilation:
 
     def _upstream_text(self) -> str:
         """The lowered module without the list of weights, which only we can read."""
-        listing = {name: self.module.attributes.pop(name) for name in (POOL_BYTES, WEIGHTS_BYTES, WEIGHTS)}
+        listing = dict(self.module.attributes)
+        self.module.attributes.clear()
         text = text_of(self.module)
         self.module.attributes.update(listing)
         return text
+
+    def compiled_kernels(self) -> str:
+        """The PTX of all kernels, empty if there are none. Raises UsageError for a CPU."""
+        if not self.options.is_cuda:
+            raise UsageError(f"ptx: target '{self.options.target}' has none, only cuda")
+        self.run_to("mlir")
+        kernels = _part(self.module, kernels=True)
+        return ptx.assemble(text_of(kernels), self.options.processor) if kernels.body.block.ops else ""
 
     def kernels(self) -> list[tuple[str, str]]:
         """The ONNX node and the kernel of each call, in order of execution."""
@@ -304,14 +324,24 @@ class Compilation:
             version=VERSION,
             pool_bytes=_count(self.module, POOL_BYTES),
             weights_bytes=_count(self.module, WEIGHTS_BYTES),
+            **({"pool_alignment": ALIGNMENT} if self.options.is_cuda else {}),
         )
 
-    def compiled(self, folder: Path) -> CompiledModel:
-        """The model after lowering; its weights are written to a file in `folder`."""
+    def compiled(self, folder: Path) -> CompiledModel | CompiledCudaModel:
+        """What artefacts are written from; the weights are written to a file in `folder`."""
         signature = self.signature()
         weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
+        if self.options.is_cuda:
+            host = text_of(_part(self.module, kernels=False))
+            model_bytes = _count(self.module, MODEL_BYTES)
+            return CompiledCudaModel(host, self.compiled_kernels(), model_bytes, signature, weights)
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
         return CompiledModel(self._upstream_text(), signature, weights, isa, self.options.stream_weights)
+
+
+def _part(module: ModuleOp, *, kernels: bool) -> ModuleOp:
+    """A copy of the gpu.modules of a lowered module, or of all that is not in them."""
+    return ModuleOp([op.clone() for op in module.ops if isinstance(op, gpu.ModuleOp) == kernels])
 
 
 def _specs(names: Sequence[str], types: Sequence[Any]) -> tuple[TensorSpec, ...]:
@@ -375,7 +405,7 @@ def compile(
 
     `memory_limit` is in bytes; further `options` are the fields of `pipelines.Options`.
 
-    Raises UnsupportedModelError, MemoryLimitError, UsageError.
+    Raises UnsupportedModelError, MemoryLimitError, UsageError, and NoDeviceError for a GPU where there is none.
     """
     if not isinstance(model, Model):
         model = load(model)
@@ -385,10 +415,18 @@ def compile(
 
 
 def compile_to_memory(compilation: Compilation) -> CompiledExecutable:
-    """Finishes a compilation for this machine and loads its code; the weights are in a temporary file."""
+    """
+    Finishes a compilation for this machine and loads its code; the weights are in a temporary file.
+
+    Raises NoDeviceError for a GPU where there is none.
+    """
     folder = Path(tempfile.mkdtemp(prefix="occamy-"))
     try:
-        executable = CompiledExecutable(compilation, JitModel(compilation.compiled(folder)))
+        artefact = compilation.compiled(folder)
+        if isinstance(artefact, CompiledCudaModel):
+            executable = CompiledExecutable(compilation, CudaModel(artefact, folder))
+        else:
+            executable = CompiledExecutable(compilation, JitModel(artefact))
     except BaseException:
         rmtree(folder, ignore_errors=True)
         raise

@@ -47,6 +47,12 @@ class UnsupportedModelError(OccamyError):
         super().__init__("\n".join(lines))
 
 
+class NoDeviceError(OccamyError):
+    """Code for a GPU cannot run here: its libraries cannot be loaded, or there is no device."""
+
+    exit_code = 3
+
+
 class InvalidModelError(UnsupportedModelError):
     """The model is not a valid ONNX model, so that no compiler could accept it."""
 

@@ -1,6 +1,6 @@
 """The passes of the project, and the standard pipelines as text: one for each target and memory mode."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, cast, get_args
@@ -38,6 +38,10 @@ PASSES: dict[str, tuple[str, ...]] = {
         "cpu-insert-clock",
         "cpu-stream-weights",
     ),
+    "occamy_xdsl.lowering.cuda": (
+        "convert-dnn-to-cuda",
+        "cuda-assign-workspaces",
+    ),
 }
 """Every pass, by the package that holds it. Pass `a-b` is the class `ABPass` in the file `a_b.py` there."""
 
@@ -61,7 +65,7 @@ class Options:
     """What a compilation may be asked for. The defaults are those of the command line."""
 
     target: str = "cpu"
-    """`cpu`, or `cpu:NAME` with a processor that LLVM knows."""
+    """`cpu`, or `cpu:NAME` with a processor that LLVM knows; `cuda`, or `cuda:sm_XX` with an architecture."""
     memory: Memory = "pool"
     planner: str = "search"
     optimize: Optimize = "balanced"
@@ -91,12 +95,12 @@ class Options:
         from occamy_xdsl.lowering.toolchain import Isa
         from occamy_xdsl.planning.planners import PLANNERS
 
-        architecture, colon, processor = self.target.partition(":")
-        if architecture == "cuda":
-            raise UsageError(f"target '{self.target}': code for GPUs is not available yet, only cpu")
-        if architecture != "cpu" or (colon and not processor):
-            raise UsageError(f"target '{self.target}': expected cpu or cpu:PROCESSOR")
-        if self.processor != "host":
+        kind, colon, processor = self.target.partition(":")
+        if kind not in ("cpu", "cuda") or (colon and not processor):
+            raise UsageError(f"target '{self.target}': expected cpu, cpu:PROCESSOR, cuda or cuda:sm_XX")
+        if kind == "cuda":
+            self._check_cuda()
+        elif self.processor != "host":
             try:
                 Isa.parse(self.processor)
             except ValueError as error:
@@ -119,10 +123,33 @@ class Options:
                 f"memory '{self.memory}': planner, reuse and in-place results are of memory 'pool' only"
             )
 
+    def _check_cuda(self) -> None:
+        from occamy_xdsl.lowering.cuda.ptx import CHIPS
+
+        if self.processor not in CHIPS:
+            known = " ".join(CHIPS)
+            raise UsageError(
+                f"target '{self.target}': unknown architecture '{self.processor}', known are: {known}"
+            )
+        if self.memory != "pool":
+            raise UsageError(f"memory '{self.memory}': target '{self.target}' has memory 'pool' only")
+        for option, given in (
+            ("profile", self.profile),
+            ("stream-weights", self.stream_weights),
+            ("stripe budget", self.stripe_budget),
+        ):
+            if given:
+                raise UsageError(f"{option}: not available for target '{self.target}'")
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the target is a GPU."""
+        return self.target.partition(":")[0] == "cuda"
+
     @property
     def stripes(self) -> float:
         """The budget for stripes in percent; 0 where there are none."""
-        if self.memory != "pool" or not self.reuse:
+        if self.memory != "pool" or not self.reuse or self.is_cuda:
             return 0.0
         if self.stripe_budget is not None:
             return self.stripe_budget
@@ -130,8 +157,12 @@ class Options:
 
     @property
     def processor(self) -> str:
-        """The processor's name, as LLVM knows it; `host` for the machine that compiles."""
-        return self.target.partition(":")[2] or "host"
+        """
+        The processor's name, as LLVM knows it; `host` for the machine that compiles.
+
+        PTX for one architecture runs on all later ones, so a GPU of no name is the oldest that CUDA 13 has.
+        """
+        return self.target.partition(":")[2] or ("sm_75" if self.is_cuda else "host")
 
 
 @dataclass(frozen=True)
@@ -158,8 +189,8 @@ SEARCH_FACTOR = 4
 """How much more `optimize="memory"` searches for an order and a packing."""
 
 
-def _pool_conversion(options: Options) -> str:
-    choices: dict[str, Any] = {"planner": options.planner, "reuse": options.reuse}
+def _pool_conversion(options: Options, alignment: Mapping[str, int]) -> str:
+    choices: dict[str, Any] = {"planner": options.planner, "reuse": options.reuse, **alignment}
     if options.optimize == "memory":
         choices["nodes"] = SEARCH_FACTOR * 40_000
         if options.memory_limit is not None:
@@ -202,7 +233,7 @@ def switched_off(options: Options) -> list[tuple[str, Options]]:
     ):
         if not getattr(options, name):
             off[flag] = {name: True}
-    if options.stripe_budget == 0 and options.memory == "pool" and options.reuse:
+    if options.stripe_budget == 0 and options.memory == "pool" and options.reuse and not options.is_cuda:
         off["--stripe-budget 0%"] = {"stripe_budget": LAST_STRIPE_BUDGET}
     if len(off) > 1:
         off[" ".join(off)] = {name: value for change in off.values() for name, value in change.items()}
@@ -211,6 +242,19 @@ def switched_off(options: Options) -> list[tuple[str, Options]]:
 
 def stages(options: Options) -> list[Stage]:
     """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
+    if options.is_cuda:
+        # What NVIDIA's libraries take: stored, row-major inputs of f32 at multiples of 256 bytes.
+        fusion = [_spec("dnn-fuse-layers", inputs=False)]
+        layouts = _spec("dnn-assign-layouts", channels_last=False)
+        limit = {} if options.workspace_limit is None else {"limit": options.workspace_limit}
+        workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **limit)
+        alignment = {"alignment": 256}
+        lowering = _spec("convert-dnn-to-cuda", chip=options.processor)
+    else:
+        fusion, layouts = ["dnn-fuse-dequantization", "dnn-fuse-layers"], "dnn-assign-layouts"
+        workspaces = _spec("cpu-assign-workspaces", target=options.processor)
+        alignment = {}
+        lowering = _spec("convert-dnn-to-cpu", target=options.processor)
     memory = list[str]()
     split = ["dnn-split-weights"] if options.stream_weights else []
     match options.memory:
@@ -218,23 +262,23 @@ def stages(options: Options) -> list[Stage]:
             memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
             memory += split
-            memory += [_spec("cpu-assign-workspaces", target=options.processor)]
-            memory += ["dnn-borrow-outputs"] if options.reuse else []
-            memory += [_pool_conversion(options)]
+            memory += [workspaces]
+            memory += [_spec("dnn-borrow-outputs", **alignment)] if options.reuse else []
+            memory += [_pool_conversion(options, alignment)]
             memory += ["verify-dnn-pool"]
         case "eager" | "lazy":
             memory += [_spec("dnn-insert-memory-ops", mode=options.memory)]
             memory += split
-            memory += [_spec("cpu-assign-workspaces", target=options.processor)]
+            memory += [workspaces]
     return [
         Stage("onnx", ["onnx-infer-shapes"]),
         Stage(
             "dnn",
             [
                 "convert-onnx-to-dnn",
-                *(["dnn-fuse-dequantization", "dnn-fuse-layers"] if options.fuse else []),
+                *(fusion if options.fuse else []),
                 "dce",
-                "dnn-assign-layouts",
+                layouts,
                 *([_spec("dnn-schedule", **_more_states(options))] if options.reorder else []),
                 *(
                     [_spec("dnn-stripe", budget=options.stripes), "dnn-expand-stripes"]
@@ -247,7 +291,7 @@ def stages(options: Options) -> list[Stage]:
         Stage(
             "mlir",
             [
-                _spec("convert-dnn-to-cpu", target=options.processor),
+                lowering,
                 *(["cpu-stream-weights"] if options.stream_weights else []),
                 *(["cpu-insert-clock"] if options.profile else []),
             ],

@@ -23,11 +23,13 @@ from dataclasses import dataclass
 from xdsl.dialects import llvm
 from xdsl.dialects.builtin import (
     DenseIntOrFPElementsAttr,
+    FloatAttr,
     IntegerAttr,
     IntegerType,
     ModuleOp,
     StringAttr,
     TensorType,
+    f64,
     i8,
     i32,
     i64,
@@ -61,6 +63,7 @@ class Prototype:
 
 
 LIBC: dict[str, Prototype] = {
+    "calloc": Prototype(PTR, (i64, i64)),
     "close": Prototype(i32, (i32,)),
     "dladdr": Prototype(i32, (PTR, PTR)),
     "dprintf": Prototype(i32, (i32, PTR), variadic=True),
@@ -191,7 +194,7 @@ class HostModule:
             name = self._constants[data] = f"constant_{len(self._constants)}"
             # A string attribute is re-encoded as UTF-8 when printed, so other bytes travel as numbers.
             value = StringAttr(data.decode("ascii")) if data.isascii() else _dense_bytes(data)
-            self._add_global(name, len(data), "private", value, constant=True)
+            self._add_global(name, len(data), "private", value, constant=True, alignment=8)
         return self._constants[data]
 
     def zeros(self, name: str, size: int, *, thread_local: bool = False) -> None:
@@ -224,10 +227,19 @@ class HostModule:
         *,
         constant: bool = False,
         thread_local: bool = False,
+        alignment: int | None = None,
     ) -> None:
         array = llvm.LLVMArrayType(size, i8)
         self._add(
-            llvm.GlobalOp(array, name, linkage, constant=constant, thread_local_=thread_local, value=value)
+            llvm.GlobalOp(
+                array,
+                name,
+                linkage,
+                constant=constant,
+                thread_local_=thread_local,
+                value=value,
+                alignment=alignment,
+            )
         )
 
 
@@ -271,6 +283,10 @@ class FunctionBuilder:
     def constant(self, data: bytes) -> Value:
         """The address of constant bytes."""
         return self.address(self._host.constant(data))
+
+    def float_constant(self, value: float) -> Value:
+        """A double."""
+        return self.append(llvm.ConstantOp(FloatAttr(value, f64), f64))
 
     def offset(self, pointer: Value, count: Operand) -> Value:
         """`pointer` moved by `count` bytes."""

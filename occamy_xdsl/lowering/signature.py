@@ -102,6 +102,11 @@ class Signature:
     weights_bytes: int
     pool_alignment: int = 64
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the model runs on a GPU, with its pool in device memory."""
+        return self.target.partition(":")[0] == "cuda"
+
     def to_json(self) -> str:
         """The signature as one line of ASCII JSON."""
         tensors = {

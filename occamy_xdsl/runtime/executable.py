@@ -13,8 +13,10 @@ import numpy as np
 
 from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
 from occamy_xdsl.lowering.cpu import abi, emit
+from occamy_xdsl.lowering.cuda.api import LIBRARIES
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa, JitModule
+from occamy_xdsl.runtime.nvidia import load_libraries
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -31,7 +33,10 @@ class LoadedModel(Protocol):
         ...
 
     def bind(self, pool: int) -> Callable[[Sequence[int], Sequence[int]], None]:
-        """A function that runs the model in the pool at address `pool` on input and output addresses."""
+        """
+        A function that runs the model in the pool at address `pool` on input and output addresses; with 0
+        the model allocates the pool.
+        """
         ...
 
     def save(self, path: Path, weights: emit.WeightsPlace) -> None:
@@ -48,8 +53,11 @@ class Executable:
 
     def __init__(self, model: LoadedModel):
         self._model = model
-        self._pool = aligned_bytes(max(1, self.signature.pool_bytes), self.signature.pool_alignment)
-        self._call = model.bind(self._pool.ctypes.data)
+        # A model on a GPU allocates its pool there.
+        self._pool = None
+        if not self.signature.is_cuda:
+            self._pool = aligned_bytes(max(1, self.signature.pool_bytes), self.signature.pool_alignment)
+        self._call = model.bind(0 if self._pool is None else self._pool.ctypes.data)
         self._lock = threading.Lock()
 
     @property
@@ -87,12 +95,15 @@ class Executable:
         some outputs to be written to; the other outputs are new arrays. With `poison` the pool and the
         outputs are filled with NaN patterns first. Returns the outputs in graph order.
 
-        Raises InvalidInputError that names the input or output, what was expected and what was given.
+        Raises InvalidInputError that names the input or output, what was expected and what was given, and
+        UsageError for `poison` where the pool is on a GPU.
         """
+        if poison and self._pool is None:
+            raise UsageError("poison: the pool is in the memory of a GPU")
         arrays = bind_inputs(self.signature.inputs, inputs)
         results = _bind_outputs(self.signature.outputs, out or {}, arrays)
         with self._lock:
-            if poison:
+            if poison and self._pool is not None:
                 self._pool.fill(POISON)
                 for result in results:
                     result.reshape(-1).view(np.uint8).fill(POISON)
@@ -250,16 +261,29 @@ def jit(model: emit.CompiledModel) -> Executable:
 # --- code from a shared library ---------------------------------------------------------------------------
 
 
+def _load_library(path: Path) -> ctypes.CDLL:
+    """Loads a library, and NVIDIA's before it if it needs them; raises UsageError or NoDeviceError."""
+    name = _loadable_name(path)
+    try:
+        return ctypes.CDLL(name)
+    except OSError as error:
+        fact = str(error)
+    if any(library.soname in fact for library in LIBRARIES.values()):
+        load_libraries()
+        try:
+            return ctypes.CDLL(name)
+        except OSError as error:
+            fact = str(error)
+    raise UsageError(f"{path}: cannot be loaded: {fact}")
+
+
 class LibraryModel:
     """A model in a shared library with the C interface of `lowering.cpu.abi`."""
 
     def __init__(self, path: Path):
         self._path = path.absolute()
         _check_library(path)
-        try:
-            self._library = ctypes.CDLL(_loadable_name(self._path))
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be loaded: {error}") from None
+        self._library = _load_library(self._path)
         try:
             functions = [getattr(self._library, name) for name in abi.EXPORTS]
         except AttributeError:
@@ -361,5 +385,10 @@ def _loadable_name(path: Path) -> str:
 
 
 def open_library(path: str | Path) -> Executable:
-    """The model in the shared library at `path`; raises UsageError, or OccamyError for its weights."""
+    """
+    The model in the shared library at `path`.
+
+    Raises UsageError, NoDeviceError for a library that needs a GPU where there is none, OccamyError for its
+    weights or what its GPU refuses.
+    """
     return Executable(LibraryModel(Path(path)))

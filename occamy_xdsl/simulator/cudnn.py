@@ -29,6 +29,7 @@ from occamy_xdsl.simulator.cudnn_model import (
     WorkspaceModel,
     check_algorithm,
     convolve,
+    convolve_back,
     pool,
     softmax,
 )
@@ -390,6 +391,80 @@ class Cudnn(SimulatedLibrary):
         name = "cudnnConvolutionForward" if bias is None else "cudnnConvolutionBiasActivationForward"
         arguments = {"x": x[0].shape, "w": w[0].shape, "algorithm": algorithm, "workspace": size}
         self.device.enqueue(context.stream, name, action, **arguments)
+
+    # --- the gradient by the input, which is a transposed convolution ---
+
+    @implements("cudnnGetConvolutionBackwardDataWorkspaceSize")
+    def get_backward_data_workspace_size(
+        self,
+        handle: Handle,
+        w: Handle,
+        dy: Handle,
+        convolution: Handle,
+        dx: Handle,
+        algorithm: int,
+        result: Handle,
+    ) -> None:
+        self._context(handle)
+        self._check_backward_data(
+            algorithm,
+            self._get(w, Filter),
+            self._get(dy, Tensor),
+            self._get(convolution, Convolution),
+            self._get(dx, Tensor),
+        )
+        host_memory.write_result(result, 0)
+
+    @staticmethod
+    def _check_backward_data(
+        algorithm: int, w: Filter, dy: Tensor, convolution: Convolution, dx: Tensor
+    ) -> None:
+        if algorithm != CONSTANTS["CUDNN_CONVOLUTION_BWD_DATA_ALGO_0"]:
+            raise RefusalError(
+                NOT_SUPPORTED, "the simulator has only algorithm 0 of the gradient by the input"
+            )
+        expected = convolution.output_shape(dx, w)
+        if dy.shape != expected:
+            raise RefusalError(BAD_PARAM, f"dy has shape {dy.shape}, the convolution of dx gives {expected}")
+
+    @implements("cudnnConvolutionBackwardData")
+    def convolution_backward_data(
+        self,
+        handle: Handle,
+        alpha: Handle,
+        w_descriptor: Handle,
+        w: Handle,
+        dy_descriptor: Handle,
+        dy: Handle,
+        convolution: Handle,
+        algorithm: int,
+        workspace: Handle,
+        workspace_bytes: int,
+        beta: Handle,
+        dx_descriptor: Handle,
+        dx: Handle,
+    ) -> None:
+        found = self._get(convolution, Convolution)
+        filter_, source = self._get(w_descriptor, Filter), self._get(dy_descriptor, Tensor)
+        target = self._get(dx_descriptor, Tensor)
+        w_region, dy_region = filter_.at(w, "the filter"), source.at(dy, "dy")
+        dx_region = target.at(dx, "dx")
+        self._check_backward_data(algorithm, filter_, source, found, target)
+        scratch = Region.of_bytes(workspace or 0, workspace_bytes)
+        self._check_regions({"the filter": w_region, "dy": dy_region}, dx_region, scratch)
+        scales = self._scale(alpha, "alpha"), self._scale(beta, "beta")
+        memory = self.device.memory
+
+        def action() -> None:
+            memory.clobber(scratch.address, scratch.bytes)
+            filter_values = memory.read(w_region)
+            result = scales[0] * convolve_back(memory.read(dy_region), filter_values, found, target.shape)
+            if scales[1]:
+                result = result + scales[1] * memory.read(dx_region)
+            memory.write(dx_region, result)
+
+        name = "cudnnConvolutionBackwardData"
+        self.device.enqueue(self._context(handle).stream, name, action, dy=source.shape, w=filter_.shape)
 
     # --- pooling and softmax ---
 

@@ -204,6 +204,28 @@ def convolve(x: Array, w: Array, convolution: Convolution) -> Array:
     return np.moveaxis(np.concatenate(parts, axis=-1), -1, 1)
 
 
+def convolve_back(dy: Array, w: Array, convolution: Convolution, shape: Sequence[int]) -> Array:
+    """The adjoint of `convolve`: every element of `dy` adds its multiple of the filter to a `shape` array."""
+    padded = [n + 2 * p for n, p in zip(shape[2:], convolution.pads, strict=True)]
+    result = np.zeros((*shape[:2], *padded), dy.dtype)
+    if convolution.flipped:
+        w = np.flip(w, tuple(range(2, w.ndim)))
+    targets = np.split(result, convolution.groups, axis=1)
+    parts = np.split(dy, convolution.groups, axis=1), np.split(w, convolution.groups, axis=0)
+    for target, values, filter_ in zip(targets, *parts, strict=True):
+        for tap in np.ndindex(*w.shape[2:]):
+            places = tuple(
+                slice(t * d, t * d + s * (n - 1) + 1, s)
+                for t, d, s, n in zip(
+                    tap, convolution.dilations, convolution.strides, dy.shape[2:], strict=True
+                )
+            )
+            product = np.tensordot(values, filter_[(slice(None), slice(None), *tap)], axes=([1], [0]))
+            target[(slice(None), slice(None), *places)] += np.moveaxis(product, -1, 1)
+    inner = tuple(slice(p, p + n) for p, n in zip(convolution.pads, shape[2:], strict=True))
+    return result[(slice(None), slice(None), *inner)]
+
+
 def pool(x: Array, pooling: Pooling) -> Array:
     """Maximum or average over windows."""
     spatial = tuple(range(2, x.ndim))

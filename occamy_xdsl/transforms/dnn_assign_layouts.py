@@ -22,9 +22,10 @@ class DnnAssignLayoutsPass(ModulePass):
     """
     Gives each tensor the order of dimensions that its producer writes best and its users read best.
 
-    Convolutions and pools write channels-last; other ops keep the order of their largest operand, so that
-    transposes, splits of dimensions and elementwise work in place cost nothing. What only the caller reads is
-    row-major. An order that differs from row-major only in dimensions of one element is not recorded.
+    Convolutions and pools write channels-last, or row-major without the option `channels_last`; other ops keep
+    the order of their largest operand, so that transposes, splits of dimensions and elementwise work in place
+    cost nothing. What only the caller reads is row-major. An order that differs from row-major only in
+    dimensions of one element is not recorded.
 
     Requires: value form.
     Ensures: tensor types carry a `#dnn.order` where they are not row-major; a `dnn.copy` leads to each result
@@ -45,13 +46,16 @@ class DnnAssignLayoutsPass(ModulePass):
 
     name = "dnn-assign-layouts"
 
+    channels_last: bool = True
+    """Whether the target computes channels-last, as the kernels for CPUs do; cuDNN in f32 takes row-major."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
-                assign(function.body.block)
+                assign(function.body.block, self.channels_last)
 
 
-def assign(block: Block) -> None:
+def assign(block: Block, channels_last: bool = True) -> None:
     for op in block.ops:
         if not isinstance(op, dnn.KernelOp):
             continue
@@ -59,7 +63,7 @@ def assign(block: Block) -> None:
             shape = dnn.shape_of(result)
             order = tuple(range(len(shape)))
             if any(not isinstance(use.operation, ReturnOp) for use in result.uses):
-                order = canonical(shape, preferred(op, result))
+                order = canonical(shape, preferred(op, result, channels_last))
             encoding = NoneAttr() if order == tuple(range(len(shape))) else dnn.OrderAttr.of(order)
             type = TensorType(dnn.element_type_of(result), shape, encoding)
             if type != result.type:
@@ -91,16 +95,12 @@ def order_of(value: SSAValue) -> Order:
     return dnn.order_of(cast(dnn.ValueType, value.type))
 
 
-def channels_last(rank: int) -> Order:
-    return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
-
-
-def preferred(op: dnn.KernelOp, result: OpResult) -> Order:
+def preferred(op: dnn.KernelOp, result: OpResult, channels_last: bool) -> Order:
     """The order that suits `op` for its result, unless only the caller reads it."""
     rank = len(dnn.shape_of(result))
     match op:
         case dnn.ConvOp() | dnn.ConvTransposeOp() | dnn.PoolOp():
-            return channels_last(rank)
+            return (0, *range(2, rank), 1) if channels_last and rank > 2 else tuple(range(rank))
         case dnn.TransposeOp():
             permutation = dnn.ints(op.permutation)
             return tuple(permutation.index(dim) for dim in order_of(op.input))

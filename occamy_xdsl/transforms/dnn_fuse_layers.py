@@ -101,7 +101,8 @@ def fuse_block(block: Block, *, inputs: bool) -> None:
             if op.parent is None:
                 continue
             if isinstance(op, dnn.ElementwiseOp):
-                changed |= fuse_into_consumer(op) or fuse_into_producer(op)
+                # The producer first: a batch normalisation belongs to its own convolution, not to a sum after it.
+                changed |= fuse_into_producer(op) or fuse_into_consumer(op)
             elif isinstance(op, dnn.PadOp):
                 changed |= fold_padding(op)
     for op in list(block.ops):

@@ -13,7 +13,11 @@ from onnx import TensorProto, helper
 from occamy_xdsl.tools import occamy as tool
 
 USAGE = [
-    ("compile NET --target cuda:sm_90", "target 'cuda:sm_90'"),
+    ("compile NET --target cuda:sm_50", "unknown architecture 'sm_50'"),
+    ("compile NET --target cuda --memory eager", "memory 'eager'"),
+    ("run NET --target cuda --simulate --repeat 2", "--repeat"),
+    ("run NET --target cuda --simulate --poison", "--poison"),
+    ("run NET --trace t.json", "--trace"),
     ("compile NET --target gpu", "target 'gpu'"),
     ("compile NET --target cpu:z80", "unknown processor 'z80'"),
     ("compile NET --target cpu:", "target 'cpu:'"),

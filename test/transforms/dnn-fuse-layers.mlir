@@ -419,3 +419,40 @@ func.func @conversion(%a: tensor<4x8xf32>, %b: tensor<8x4xf32>) -> tensor<4x4xf6
   }
   func.return %y : tensor<4x4xf64>
 }
+
+// -----
+
+// A batch normalisation on each side of a sum: both go into the convolution before them, the sum into the second.
+// CHECK-LABEL: @normalised_sum
+// CHECK:       [[A:%.*]] = dnn.conv input(%x : tensor<1x4x8x8xf32>) filter({{%.*}} : tensor<4x4x1x1xf32>)
+// CHECK-NOT:   epilogue
+// CHECK:       dnn.conv input(%x : tensor<1x4x8x8xf32>) filter({{%.*}} : tensor<4x4x1x1xf32>) extras([[A]] : tensor<1x4x8x8xf32>)
+// CHECK-SAME:  epilogue {
+// CHECK-NOT:   arith.mulf
+// CHECK:       func.return
+func.func @normalised_sum(%x: tensor<1x4x8x8xf32>) -> tensor<1x4x8x8xf32> {
+  %w = dnn.constant dense<0.5> : tensor<4x4x1x1xf32> -> tensor<4x4x1x1xf32>
+  %scale = dnn.constant dense<2.0> : tensor<4x1x1xf32> -> tensor<4x1x1xf32>
+  %a = dnn.conv input(%x : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x1x1xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>}
+    -> tensor<1x4x8x8xf32>
+  %na = dnn.elementwise ins(%a, %scale : tensor<1x4x8x8xf32>, tensor<4x1x1xf32>) -> tensor<1x4x8x8xf32> body {
+  ^bb0(%p: f32, %q: f32):
+    %m = arith.mulf %p, %q : f32
+    dnn.yield %m : f32
+  }
+  %b = dnn.conv input(%x : tensor<1x4x8x8xf32>) filter(%w : tensor<4x4x1x1xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>}
+    -> tensor<1x4x8x8xf32>
+  %nb = dnn.elementwise ins(%b, %scale : tensor<1x4x8x8xf32>, tensor<4x1x1xf32>) -> tensor<1x4x8x8xf32> body {
+  ^bb0(%p: f32, %q: f32):
+    %m = arith.mulf %p, %q : f32
+    dnn.yield %m : f32
+  }
+  %y = dnn.elementwise ins(%nb, %na : tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>) -> tensor<1x4x8x8xf32> body {
+  ^bb0(%p: f32, %q: f32):
+    %m = arith.addf %p, %q : f32
+    dnn.yield %m : f32
+  }
+  func.return %y : tensor<1x4x8x8xf32>
+}

@@ -1,5 +1,6 @@
 """The public Python API."""
 
+import ctypes
 import subprocess
 import sys
 from pathlib import Path
@@ -145,11 +146,26 @@ def test_errors(tmp_path):
         oc.load(tmp_path / "missing.onnx")
     with pytest.raises(oc.UnsupportedModelError):
         oc.load(b"no model")
-    for options in ({"target": "cuda"}, {"memory": "heap"}, {"planner": "magic"}, {"threads": 2}):
+    for options in ({"target": "gpu"}, {"memory": "heap"}, {"planner": "magic"}, {"threads": 2}):
         with pytest.raises(oc.UsageError, match=str(next(iter(options.values())))):
             oc.compile(make_model(), **options)
     with pytest.raises(oc.UsageError, match="cannot be loaded"):
         oc.open(tmp_path / "missing.so")
+
+
+def test_a_gpu_that_is_not_there():
+    """One line that says what is missing, and exit code 3."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pass
+    else:
+        pytest.skip("this machine has NVIDIA's driver")
+    with pytest.raises(oc.NoDeviceError) as caught:
+        oc.compile(make_model(), target="cuda")
+    assert str(caught.value).startswith("no GPU can be used here: ")
+    assert len(str(caught.value).splitlines()) == 1
+    assert caught.value.exit_code == 3
 
 
 def test_unsupported_nodes_are_listed():

@@ -6,6 +6,7 @@ defines, and defines the public functions around it. A model handle is five mach
 neither allocates nor writes to anything but the handle, the pool and the outputs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -18,6 +19,8 @@ ENTRY = "occamy_main"
 """Symbol of the compiled model's entry function."""
 WEIGHTS = "occamy_weights"
 """Symbol of the embedded weights."""
+LAST_ERROR = "occamy_last_error"
+"""Symbol of the message of a call that had no model, one a thread."""
 EXPORTS = (
     "occamy_pool_bytes",
     "occamy_signature",
@@ -39,6 +42,7 @@ class Code(IntEnum):
     BAD_ARGUMENT = 1
     OUT_OF_MEMORY = 2
     WEIGHTS = 3
+    DEVICE = 4
 
 
 CODE_MEANINGS = {
@@ -46,6 +50,7 @@ CODE_MEANINGS = {
     Code.BAD_ARGUMENT: "a pointer is null, or the pool is not aligned",
     Code.OUT_OF_MEMORY: "the pool or the handle cannot be allocated",
     Code.WEIGHTS: "the weights file is missing, unreadable or of another model",
+    Code.DEVICE: "a function of a GPU library failed",
 }
 
 
@@ -82,16 +87,9 @@ def define_interface(host: HostModule, signature: Signature, weights: WeightsFil
     """
     parameters = 2 + len(signature.inputs) + len(signature.outputs)
     host.declare(ENTRY, Prototype(VOID, (PTR,) * parameters))
-    host.zeros("occamy_last_error", _MESSAGE_BYTES, thread_local=True)
-
-    f = host.function("occamy_pool_bytes", i64, [])
-    f.return_(signature.pool_bytes)
-
-    f = host.function("occamy_signature", PTR, [])
-    f.return_(signature.to_json())
-
+    define_description(host, signature)
     if weights is not None and signature.weights_bytes:
-        _define_map_weights(host, signature, weights)
+        define_map_weights(host, signature, weights)
     elif signature.weights_bytes:
         host.external(WEIGHTS)
     _define_create(host, signature, weights)
@@ -101,30 +99,46 @@ def define_interface(host: HostModule, signature: Signature, weights: WeightsFil
     f = host.function("occamy_error", PTR, [PTR])
     (model,) = f.arguments
     with f.if_(model == NULL):
-        f.return_(f.address("occamy_last_error"))
+        f.return_(f.address(LAST_ERROR))
     f.return_(f.load(model + _ERROR, PTR))
 
 
-def _fail(f: FunctionBuilder, code: Code, message: str, *arguments: Operand) -> None:
+def define_description(host: HostModule, signature: Signature) -> None:
+    """Define the functions that describe the model, and the memory of the last error."""
+    host.zeros(LAST_ERROR, _MESSAGE_BYTES, thread_local=True)
+
+    f = host.function("occamy_pool_bytes", i64, [])
+    f.return_(signature.pool_bytes)
+
+    f = host.function("occamy_signature", PTR, [])
+    f.return_(signature.to_json())
+
+
+def fail(f: FunctionBuilder, code: Code, message: str, *arguments: Operand) -> None:
     """Return `code` from a function without a handle; `message` is a printf format."""
-    f.call("snprintf", f.address("occamy_last_error"), _MESSAGE_BYTES, message, *arguments)
+    f.call("snprintf", f.address(LAST_ERROR), _MESSAGE_BYTES, message, *arguments)
     f.return_(code)
+
+
+def check_create(f: FunctionBuilder, signature: Signature) -> None:
+    """Check the arguments of `occamy_create`, and set `*model` to null."""
+    alignment = signature.pool_alignment
+    result, pool = f.arguments
+    with f.if_(result == NULL):
+        fail(f, Code.BAD_ARGUMENT, "occamy_create: the address for the model is a null pointer")
+    f.store(NULL, result)
+    with f.if_((pool.address() & (alignment - 1)) != 0):
+        fail(f, Code.BAD_ARGUMENT, f"occamy_create: the pool must be aligned to {alignment} bytes")
 
 
 def _define_create(host: HostModule, signature: Signature, weights: WeightsFile | None) -> None:
     """`int occamy_create(void **model, void *pool_or_null)`."""
-    alignment = signature.pool_alignment
     f = host.function("occamy_create", i32, [PTR, PTR])
     result, pool = f.arguments
-    with f.if_(result == NULL):
-        _fail(f, Code.BAD_ARGUMENT, "occamy_create: the address for the model is a null pointer")
-    f.store(NULL, result)
-    with f.if_((pool.address() & (alignment - 1)) != 0):
-        _fail(f, Code.BAD_ARGUMENT, f"occamy_create: the pool must be aligned to {alignment} bytes")
-
+    check_create(f, signature)
     model = f.call("malloc", _HANDLE_BYTES)
     with f.if_(model == NULL):
-        _fail(f, Code.OUT_OF_MEMORY, "occamy_create: out of memory for the model handle")
+        fail(f, Code.OUT_OF_MEMORY, "occamy_create: out of memory for the model handle")
     f.store(pool, model + _POOL)
     f.store(NULL, model + _OWNED_POOL)
     f.store(NULL, model + _WEIGHTS)
@@ -132,11 +146,13 @@ def _define_create(host: HostModule, signature: Signature, weights: WeightsFile 
     f.store("", model + _ERROR)
     if signature.pool_bytes:
         with f.if_(pool == NULL):
-            status = f.call("posix_memalign", model + _OWNED_POOL, alignment, signature.pool_bytes)
+            status = f.call(
+                "posix_memalign", model + _OWNED_POOL, signature.pool_alignment, signature.pool_bytes
+            )
             with f.if_(status != 0):
                 f.call("free", model)
                 needed = f"occamy_create: out of memory for the pool of {signature.pool_bytes} bytes"
-                _fail(f, Code.OUT_OF_MEMORY, needed)
+                fail(f, Code.OUT_OF_MEMORY, needed)
             f.store(f.load(model + _OWNED_POOL, PTR), model + _POOL)
     if signature.weights_bytes:
         if weights is None:
@@ -152,7 +168,7 @@ def _define_create(host: HostModule, signature: Signature, weights: WeightsFile 
     f.return_(Code.OK)
 
 
-def _define_map_weights(host: HostModule, signature: Signature, weights: WeightsFile) -> None:
+def define_map_weights(host: HostModule, signature: Signature, weights: WeightsFile) -> None:
     """`static int occamy_map_weights(void **mapping)`: map the file, reading no more than its trailer."""
     file_bytes = signature.weights_bytes + TRAILER_BYTES
     f = host.function("occamy_map_weights", i32, [PTR], internal=True)
@@ -162,7 +178,7 @@ def _define_map_weights(host: HostModule, signature: Signature, weights: Weights
         artefact = f.array(_PATH_BYTES)
         length = f.call("readlink", "/proc/self/exe", artefact, _PATH_BYTES - 1)
         with f.if_(length.is_negative()):
-            _fail(f, Code.WEIGHTS, "the path of the running program is unknown: /proc/self/exe: %m")
+            fail(f, Code.WEIGHTS, "the path of the running program is unknown: /proc/self/exe: %m")
         f.store(0, artefact + length, i8)
     else:
         info = f.array(32)  # Dl_info, whose first field is the path of the library
@@ -172,19 +188,19 @@ def _define_map_weights(host: HostModule, signature: Signature, weights: Weights
 
     descriptor = f.call("open", path, _O_RDONLY_CLOEXEC)
     with f.if_(descriptor.is_negative()):
-        _fail(f, Code.WEIGHTS, "weights file '%s': %m", path)
+        fail(f, Code.WEIGHTS, "weights file '%s': %m", path)
     size = f.call("lseek", descriptor, 0, _SEEK_END)
     with f.if_(size != file_bytes):
         f.call("close", descriptor)
-        _fail(f, Code.WEIGHTS, f"weights file '%s' has %ld bytes, expected {file_bytes}", path, size)
+        fail(f, Code.WEIGHTS, f"weights file '%s' has %ld bytes, expected {file_bytes}", path, size)
     mapping = f.call("mmap", NULL, file_bytes, _PROT_READ, _MAP_PRIVATE, descriptor, 0)
     f.call("close", descriptor)
     with f.if_(mapping.address() == -1):
-        _fail(f, Code.WEIGHTS, "weights file '%s' cannot be mapped: %m", path)
+        fail(f, Code.WEIGHTS, "weights file '%s' cannot be mapped: %m", path)
     trailer = f.constant(weights.trailer)
     with f.if_(f.call("memcmp", mapping + signature.weights_bytes, trailer, TRAILER_BYTES) != 0):
         f.call("munmap", mapping, file_bytes)
-        _fail(f, Code.WEIGHTS, "weights file '%s' belongs to another model", path)
+        fail(f, Code.WEIGHTS, "weights file '%s' belongs to another model", path)
     f.store(mapping, result)
     f.return_(Code.OK)
 
@@ -194,25 +210,33 @@ def _define_run(host: HostModule, signature: Signature) -> None:
     f = host.function("occamy_run", i32, [PTR, PTR, PTR])
     model, inputs, outputs = f.arguments
     with f.if_(model == NULL):
-        _fail(f, Code.BAD_ARGUMENT, "occamy_run: the model is a null pointer")
+        fail(f, Code.BAD_ARGUMENT, "occamy_run: the model is a null pointer")
+
+    def refuse(message: str) -> None:
+        f.store(message, model + _ERROR)
+        f.return_(Code.BAD_ARGUMENT)
+
     values = [
-        *_load_tensors(f, model, inputs, "input", signature.inputs),
-        *_load_tensors(f, model, outputs, "output", signature.outputs),
+        *load_tensors(f, inputs, "input", signature.inputs, refuse),
+        *load_tensors(f, outputs, "output", signature.outputs, refuse),
     ]
     f.call(ENTRY, f.load(model + _POOL, PTR), f.load(model + _WEIGHTS, PTR), *values)
     f.store("", model + _ERROR)
     f.return_(Code.OK)
 
 
-def _load_tensors(
-    f: FunctionBuilder, model: Value, array: Value, kind: str, specs: tuple[TensorSpec, ...]
+def load_tensors(
+    f: FunctionBuilder,
+    array: Value,
+    kind: str,
+    specs: tuple[TensorSpec, ...],
+    refuse: Callable[[str], None],
 ) -> list[Value]:
-    """Read the tensor pointers of `array`; return an error if one is null that has bytes behind it."""
+    """Read the tensor pointers of `array`; `refuse`, with a message, where one is null that has bytes behind it."""
 
     def refuse_null(pointer: Value, what: str) -> None:
         with f.if_(pointer == NULL):
-            f.store(f"occamy_run: {what} is a null pointer", model + _ERROR)
-            f.return_(Code.BAD_ARGUMENT)
+            refuse(f"occamy_run: {what} is a null pointer")
 
     if specs:
         refuse_null(array, f"the array of {kind}s")
@@ -243,7 +267,7 @@ _HEADER = """\
 /* Interface of a model compiled by occamy-xdsl {version} for {target}.
  *
  * Every tensor is contiguous, row-major and aligned to its element size; outputs must not overlap inputs or
- * each other. Calls on different models may run in parallel, calls on one model may not. */
+ * each other. Calls on different models may run in parallel, calls on one model may not.{device} */
 #ifndef OCCAMY_MODEL_H
 #define OCCAMY_MODEL_H
 
@@ -291,6 +315,12 @@ const char *occamy_error(void *model);
 """
 
 
+_ON_DEVICE = """
+ *
+ * The pool is memory of the GPU, tensors are memory of the host. A model allocates device memory once, when it
+ * is created: the pool unless it is given, copies of inputs and outputs, and the weights."""
+
+
 def header(signature: Signature) -> str:
     """The C and C++ header of a compiled model."""
     tensors = [f"#define OCCAMY_INPUTS {len(signature.inputs)}"]
@@ -303,6 +333,7 @@ def header(signature: Signature) -> str:
     return _HEADER.format(
         version=signature.version,
         target=signature.target,
+        device=_ON_DEVICE if signature.is_cuda else "",
         pool_bytes=signature.pool_bytes,
         pool_alignment=signature.pool_alignment,
         weights_bytes=signature.weights_bytes,

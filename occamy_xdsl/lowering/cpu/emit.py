@@ -3,11 +3,11 @@
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.lowering import linker, toolchain
@@ -23,9 +23,44 @@ MAX_EMBEDDED_BYTES = 2**31 - 2**24
 """Largest weights that code can address in the same file: the small code model reaches 2 GiB."""
 
 
+class Artefact(Protocol):
+    """What the functions below write: a model after lowering, for any target."""
+
+    @property
+    def signature(self) -> Signature:
+        """The signature of the model."""
+        ...
+
+    @property
+    def weights(self) -> Path | None:
+        """File of `signature.weights_bytes` bytes; None if there are no weights."""
+        ...
+
+    @property
+    def streams_weights(self) -> bool:
+        """Whether the weights have to be in a file, from which parts of them are read when they are needed."""
+        ...
+
+    def define_interface(self, host: HostModule, weights: abi.WeightsFile | None) -> None:
+        """Define the functions of the C interface."""
+        ...
+
+    def object_with(self, host: HostModule) -> bytes:
+        """Object code of the model and of `host`."""
+        ...
+
+    def embedded(self) -> Mapping[str, bytes]:
+        """Read-only data by symbol, besides the weights."""
+        ...
+
+    def libraries(self, folder: Path) -> Sequence[Path]:
+        """Shared libraries to link with; those that have to be made first are put into `folder`."""
+        ...
+
+
 @dataclass(frozen=True)
 class CompiledModel:
-    """A model after lowering: everything an artefact is made of."""
+    """A model for a CPU after lowering: everything an artefact is made of."""
 
     mlir: str
     """
@@ -48,13 +83,31 @@ class CompiledModel:
         """Object code of the model alone, with the symbol `abi.ENTRY`, for the JIT; raises ToolError."""
         return toolchain.compile_mlir(self.mlir, self.isa)
 
+    def define_interface(self, host: HostModule, weights: abi.WeightsFile | None) -> None:
+        """Define the functions of the C interface."""
+        abi.define_interface(host, self.signature, weights)
+
+    def object_with(self, host: HostModule) -> bytes:
+        """One object with the model and its interface."""
+        lowered = toolchain.translate_to_llvm(toolchain.run_mlir_opt(self.mlir))
+        interface = toolchain.translate_to_llvm(str(host.module))
+        return toolchain.emit_object(toolchain.optimize(lowered, self.isa, others=[interface]), self.isa)
+
+    def embedded(self) -> Mapping[str, bytes]:
+        """Nothing but weights."""
+        return {}
+
+    def libraries(self, folder: Path) -> Sequence[Path]:
+        """None but those of the C compiler."""
+        return ()
+
 
 def write_header(signature: Signature, path: Path) -> None:
     """Write the C header of a model."""
     path.write_text(abi.header(signature))
 
 
-def write_library(model: CompiledModel, path: Path, weights: WeightsPlace = "embed") -> None:
+def write_library(model: Artefact, path: Path, weights: WeightsPlace = "embed") -> None:
     """
     Write a shared library with the C interface.
 
@@ -62,17 +115,21 @@ def write_library(model: CompiledModel, path: Path, weights: WeightsPlace = "emb
     """
 
     def link(objects: Sequence[Path], output: Path) -> None:
-        linker.link_shared(objects, output, abi.EXPORTS)
+        linker.link_shared([*objects, *model.libraries(output.parent)], output, abi.EXPORTS)
 
     _write(model, path, weights, link)
 
 
-def write_executable(model: CompiledModel, path: Path, weights: WeightsPlace = "embed") -> None:
+def write_executable(model: Artefact, path: Path, weights: WeightsPlace = "embed") -> None:
     """Write a program that runs the model on .npy files; raises as `write_library`."""
-    _write(model, path, weights, linker.link_executable, program=True)
+
+    def link(objects: Sequence[Path], output: Path) -> None:
+        linker.link_executable([*objects, *model.libraries(output.parent)], output)
+
+    _write(model, path, weights, link, program=True)
 
 
-def write_object(model: CompiledModel, path: Path, weights: WeightsPlace = "embed") -> None:
+def write_object(model: Artefact, path: Path, weights: WeightsPlace = "embed") -> None:
     """
     Write a relocatable object with the C interface.
 
@@ -94,11 +151,11 @@ def check_weights_place(place: str) -> WeightsPlace:
     for known in get_args(WeightsPlace):
         if place == known:
             return known
-    raise UsageError(f"weights cannot be kept as '{place}' on a CPU, only as: embed file")
+    raise UsageError(f"weights cannot be kept as '{place}', only as: embed file")
 
 
 def _write(
-    model: CompiledModel,
+    model: Artefact,
     path: Path,
     place: WeightsPlace,
     link: Callable[[Sequence[Path], Path], None],
@@ -118,14 +175,17 @@ def _write(
         )
     trailer = b"" if in_file is None else abi.weights_trailer(signature.weights_bytes, _sha256(in_file))
     host = HostModule()
-    abi.define_interface(
-        host, signature, None if in_file is None else abi.WeightsFile(trailer, beside_program=program)
-    )
+    file = None if in_file is None else abi.WeightsFile(trailer, beside_program=program)
+    model.define_interface(host, file)
     if program:
         define_main(host, signature)
     with _folder_beside(path) as folder:
         objects = [folder / "model.o"]
-        objects[0].write_bytes(_object_code(model, host))
+        host.module.verify()
+        objects[0].write_bytes(model.object_with(host))
+        for symbol, data in model.embedded().items():
+            (folder / symbol).write_bytes(data)
+            objects.append(linker.embed_file(folder / symbol, symbol, folder))
         if embedded is not None:
             objects.append(linker.embed_file(embedded, abi.WEIGHTS, folder))
         result = folder / "artefact"
@@ -142,14 +202,6 @@ def _write(
 def weights_path(artefact: Path) -> Path:
     """The path of the weights file of an artefact."""
     return artefact.with_name(artefact.name + ".weights")
-
-
-def _object_code(model: CompiledModel, host: HostModule) -> bytes:
-    """One object with the model and its interface."""
-    host.module.verify()
-    lowered = toolchain.translate_to_llvm(toolchain.run_mlir_opt(model.mlir))
-    interface = toolchain.translate_to_llvm(str(host.module))
-    return toolchain.emit_object(toolchain.optimize(lowered, model.isa, others=[interface]), model.isa)
 
 
 def _sha256(path: Path) -> bytes:

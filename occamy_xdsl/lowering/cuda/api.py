@@ -124,6 +124,15 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
     cudnnConvolutionFwdAlgo_t algorithm, void *workspace, size_t workspace_bytes, const void *alpha2,
     cudnnTensorDescriptor_t z_descriptor, const void *z, cudnnTensorDescriptor_t bias_descriptor,
     const void *bias, cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t y_descriptor, void *y);
+cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(
+    cudnnHandle_t handle, cudnnFilterDescriptor_t w_descriptor, cudnnTensorDescriptor_t dy_descriptor,
+    cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t dx_descriptor,
+    cudnnConvolutionBwdDataAlgo_t algorithm, size_t *bytes);
+cudnnStatus_t cudnnConvolutionBackwardData(
+    cudnnHandle_t handle, const void *alpha, cudnnFilterDescriptor_t w_descriptor, const void *w,
+    cudnnTensorDescriptor_t dy_descriptor, const void *dy, cudnnConvolutionDescriptor_t convolution,
+    cudnnConvolutionBwdDataAlgo_t algorithm, void *workspace, size_t workspace_bytes, const void *beta,
+    cudnnTensorDescriptor_t dx_descriptor, void *dx);
 cudnnStatus_t cudnnPoolingForward(
     cudnnHandle_t handle, cudnnPoolingDescriptor_t pooling, const void *alpha,
     cudnnTensorDescriptor_t x_descriptor, const void *x, const void *beta,
@@ -321,6 +330,8 @@ CONSTANTS: Mapping[str, int] = {
     "CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING": 5,
     "CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD": 6,
     "CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED": 7,
+    # cudnnConvolutionBwdDataAlgo_t; algorithm 0 adds in no fixed order
+    "CUDNN_CONVOLUTION_BWD_DATA_ALGO_0": 0,
     # cudnnNanPropagation_t, cudnnPoolingMode_t, cudnnActivationMode_t, softmax
     "CUDNN_NOT_PROPAGATE_NAN": 0,
     "CUDNN_PROPAGATE_NAN": 1,

@@ -20,6 +20,7 @@ SUFFIXES: dict[str, str] = {
     "mem": ".mem.mlir",
     "mlir": ".mlir",
     "llvm": ".ll",
+    "ptx": ".ptx",
     "obj": ".o",
     "lib": ".so",
     "exe": "",
@@ -27,7 +28,7 @@ SUFFIXES: dict[str, str] = {
 }
 """What stands in the default name of an output in place of the model's suffix."""
 
-TEXTS = ("onnx", "dnn", "mem", "mlir", "llvm", "header")
+TEXTS = ("onnx", "dnn", "mem", "mlir", "llvm", "ptx", "header")
 
 
 @takes_compile_options
@@ -57,14 +58,13 @@ def compile(
     """Compile a model."""
     from occamy_xdsl.lowering.cpu.emit import check_weights_place
 
-    if emit == "ptx":
-        raise UsageError("--emit ptx: needs a cuda target")
     place = check_weights_place("file" if weights == "stream" else weights)
     if place != "embed" and emit not in ("obj", "lib", "exe"):
         raise UsageError(f"--weights {weights}: --emit {emit} holds no weights")
     if report is not None and report.suffix not in (".json", ".html"):
         raise UsageError(f"--report {report}: the name must end in .json or .html")
-    options.resolve()
+    if not options.resolve().is_cuda and emit == "ptx":
+        raise UsageError("--emit ptx: needs a cuda target")
     stem = Path("model.onnx") if str(model) == "-" else model
     output = output or stem.with_name(stem.stem + SUFFIXES[emit])
     if str(output) == "-":

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,8 @@ from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
 from occamy_xdsl.tools.output import check_writable, make_folder, note, progress, replacing, write_text
 
 if TYPE_CHECKING:
+    from occamy_xdsl.lowering.signature import Signature
+    from occamy_xdsl.report.memory import MemoryReport
     from occamy_xdsl.runtime.executable import Array, Executable
 
 
@@ -49,13 +52,27 @@ def run(
     poison: Annotated[
         bool, typer.Option("--poison", help="Run again with the pool full of NaNs; exit 1 if it shows.")
     ] = False,
-    simulate: Annotated[bool, typer.Option("--simulate", help="Run a cuda target without a GPU.")] = False,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Run a cuda target without a GPU, and check what it does.")
+    ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the events of a simulation, for chrome://tracing."),
+    ] = None,
 ) -> None:
     """Run a model."""
     from occamy_xdsl.runtime import bind
 
+    if trace is not None and not simulate:
+        raise UsageError("--trace: only a simulation has one, see --simulate")
     if simulate:
-        raise UsageError("--simulate: needs a cuda target, which is not available yet")
+        for option, given in (("--repeat", repeat > 1), ("--profile", profile), ("--poison", poison)):
+            if given:
+                raise UsageError(
+                    f"{option}: not with --simulate, which says nothing about time and checks all reads"
+                )
+    if trace is not None:
+        check_writable(trace)
     if (rtol, atol) != (None, None) and not expect:
         raise UsageError("--rtol and --atol: nothing is compared without --expect")
     if profile is not None:
@@ -64,7 +81,7 @@ def run(
         check_writable(profile)
     if output is not None:
         make_folder(output)
-    executable = load(model, options)
+    executable = SimulatedModel(model, options, trace) if simulate else load(model, options)
     signature = executable.signature
     inputs = bind.parse_inputs(input, signature.inputs)
     expected = bind.parse_expectations(expect, signature.outputs)
@@ -77,14 +94,14 @@ def run(
             if spec.name in missing
         }
     outputs = executable.run(inputs)
-    if profile is not None:
+    if profile is not None and not isinstance(executable, SimulatedModel):
         write_text(profile, json.dumps(profile_of(executable, inputs, repeat), indent=2) + "\n")
-    if repeat > 1:
+    if repeat > 1 and not isinstance(executable, SimulatedModel):
         note(timings(executable, inputs, outputs, repeat))
     for name, value in outputs.items():
         print(summary(name, value))
     if output is not None:
-        save(executable, outputs, output)
+        save(signature, outputs, output)
     failed = False
     for name, want in expected.items():
         comparison = bind.compare(
@@ -96,7 +113,7 @@ def run(
         )
         print(comparison)
         failed |= not comparison.equal
-    if poison:
+    if poison and not isinstance(executable, SimulatedModel):
         poisoned = executable.run(inputs, poison=True)
         changed = [name for name in outputs if outputs[name].tobytes() != poisoned[name].tobytes()]
         note(f"poison: outputs {'change: ' + ', '.join(changed) if changed else 'are unchanged'}")
@@ -126,6 +143,53 @@ def load(path: Path, options: CompileOptions) -> "Executable":
     if given := options.given():
         raise UsageError(f"{', '.join(given)}: no effect on {path}, which is compiled already")
     return open_library(path)
+
+
+class SimulatedModel:
+    """A model compiled for a GPU that runs under the simulator, in the place of an executable."""
+
+    def __init__(self, path: Path, options: CompileOptions, trace: Path | None):
+        if is_artefact(path):
+            raise UsageError(f"--simulate: needs the model, {path} is compiled already")
+        if not options.resolve().is_cuda:
+            raise UsageError("--simulate: needs --target cuda")
+        self._trace = trace
+        self._folder = TemporaryDirectory(prefix="occamy-")
+        self._library = Path(self._folder.name) / "model.so"
+        with progress(f"compiling {path}"):
+            from occamy_xdsl.lowering.cpu.emit import write_library
+
+            self._compilation = options.compilation(path)
+            compiled = self._compilation.compiled(Path(self._folder.name))
+            write_library(compiled, self._library)
+        self.signature = compiled.signature
+
+    def run(self, inputs: "dict[str, Array]") -> "dict[str, Array]":
+        """Runs once; says what the program did to the device, and writes the trace."""
+        from occamy_xdsl.runtime.cuda import simulate
+        from occamy_xdsl.simulator import Simulator
+
+        simulator = Simulator(architecture=self._compilation.options.processor)
+        outputs = simulate(self._library, inputs, simulator)
+        note(
+            "simulated: calls, memory and kernels are checked; speed and the numerics of NVIDIA's libraries are not"
+        )
+        print(simulator.report())
+        print(pool_map(self._compilation.report()))
+        if self._trace is not None:
+            with replacing(self._trace) as temporary:
+                simulator.write_trace(temporary)
+        return outputs
+
+
+def pool_map(report: "MemoryReport") -> str:
+    """Where each buffer is in the pool, and when."""
+    placed = [t for t in report.tensors if t.offset is not None and t.alias_of is None]
+    rows = (
+        f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  {t.kind} {t.name} of '{t.node}'"
+        for t in sorted(placed, key=lambda t: (t.offset or 0, t.first))
+    )
+    return "\n".join([f"pool of {report.pool_bytes} bytes", *rows])
 
 
 def timings(
@@ -184,12 +248,12 @@ def summary(name: str, value: "Array") -> str:
     return line
 
 
-def save(executable: "Executable", outputs: Mapping[str, "Array"], folder: Path) -> None:
+def save(signature: "Signature", outputs: Mapping[str, "Array"], folder: Path) -> None:
     """Writes each output to a .npy file in `folder`."""
     import numpy as np
 
     from occamy_xdsl.lowering.signature import file_names
 
-    for file, value in zip(file_names(executable.signature.outputs), outputs.values(), strict=True):
+    for file, value in zip(file_names(signature.outputs), outputs.values(), strict=True):
         with replacing(folder / file) as temporary:
             np.save(temporary, value, allow_pickle=False)

@@ -518,7 +518,7 @@ def test_failed_link_is_one_line(tmp_path: Path, compiler: list[str]) -> None:
 
 def test_weights_place() -> None:
     assert emit.check_weights_place("file") == "file"
-    with pytest.raises(UsageError, match="weights cannot be kept as 'stream' on a CPU, only as: embed file"):
+    with pytest.raises(UsageError, match="weights cannot be kept as 'stream', only as: embed file"):
         emit.check_weights_place("stream")
 
 

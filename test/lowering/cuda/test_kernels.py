@@ -17,9 +17,10 @@ from occamy_xdsl.dialects import dnn
 from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, Buffer
 from occamy_xdsl.lowering.cpu.kernels.vector_ops import CmpfOp, SelectOp
 from occamy_xdsl.lowering.cuda import ptx as assembler
+from occamy_xdsl.lowering.cuda.kernels import points
 from occamy_xdsl.lowering.cuda.kernels.copy import TiledCopy, copy_kernel
 from occamy_xdsl.lowering.cuda.kernels.elementwise import Elementwise
-from occamy_xdsl.lowering.cuda.kernels.rows import RowReduce, RowSoftmax
+from occamy_xdsl.lowering.cuda.kernels.rows import RowLayerNorm, RowReduce, RowSoftmax
 from occamy_xdsl.lowering.cuda.kernels.spec import GpuKernel
 from occamy_xdsl.simulator import ptx
 from occamy_xdsl.simulator.memory import DeviceMemory, Region
@@ -414,11 +415,24 @@ def test_reductions_of_other_types() -> None:
 
 
 def some_kernels() -> list[GpuKernel]:
+    """One of each template."""
+    scales = 1.0, 1.0, 2.0, 1.5
+    resize = points.Resize(
+        "linear", "half_pixel", "floor", -0.75, False, scales, C((1, 2, 4, 4)), C((1, 2, 8, 6))
+    )
     return [
         Elementwise(add_relu(), (C((100,)), C((100,))), C((100,))),
         copy_kernel(transposed((40, 50), (1, 0)), C((50, 40))),
         RowSoftmax(C((4, 1000)), C((4, 1000))),
         RowReduce(C((4, 100)), C((4, 1)), "max"),
+        RowLayerNorm(C((4, 100)), C((4, 100)), None, None, 1e-5),
+        points.Pool("max", (3, 3), (1, 1), (2, 2), (1, 1, 1, 1), False, C((1, 2, 9, 9)), C((1, 2, 7, 7))),
+        points.Reduce("log_sum_exp", (0, 2), C((2, 3, 4)), C((3,))),
+        points.ArgReduce("max", 1, False, C((2, 30)), C((2,), "i64")),
+        points.Lrn(3, 0.1, 0.7, 1.0, C((1, 5, 3, 3)), C((1, 5, 3, 3))),
+        points.Gather(0, C((5, 3)), C((2,), "i64"), C((2, 3))),
+        points.Pad((1, 0), (0, 2), "edge", 0.0, C((3, 4)), C((4, 6))),
+        resize,
     ]
 
 
@@ -446,7 +460,7 @@ def test_every_architecture(chip: str, tmp_path: Path) -> None:
 
 def test_equal_kernels_are_one_and_unknown_chips_are_refused() -> None:
     text = assembler.compile_kernels([*some_kernels(), *some_kernels()], "sm_90")
-    assert len(ptx.parse(text).kernels) == 4
+    assert len(ptx.parse(text).kernels) == len(some_kernels())
     with pytest.raises(ValueError, match="unknown architecture 'sm_10'"):
         assembler.compile_kernels(some_kernels(), "sm_10")
     huge = Elementwise(add_relu(), (C((2**31,)), C((2**31,))), C((2**31,)))

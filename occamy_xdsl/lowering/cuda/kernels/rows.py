@@ -184,13 +184,13 @@ class Row:
             rest = rest // size
         return position
 
-    def _load(self, column: IndexLike) -> SSAValue:
-        view = self.k.views[0]
+    def load(self, view: View, column: IndexLike) -> SSAValue:
+        """One element of a buffer with as many rows as the input."""
         return self.k.convert(self.k.load(view, self._at(view, column)), view.buffer.dtype, self.dtype)
 
     def store(self, value: SSAValue, column: IndexLike) -> None:
         """Set one element of the output's row."""
-        view = self.k.views[1]
+        view = self.k.views[-1]
         self.k.store(self.k.convert(value, self.dtype, view.buffer.dtype), view, self._at(view, column))
 
     def _elements(self, beyond: float) -> list[SSAValue]:
@@ -200,10 +200,10 @@ class Row:
             for step in range(self.steps):
                 column = self.thread + step * self.kernel.threads_per_row
                 if (step + 1) * self.kernel.threads_per_row <= self.kernel.columns:
-                    values.append(self._load(column))
+                    values.append(self.load(self.k.views[0], column))
                     continue
                 inside = self.k.compare("slt", column, self.kernel.columns)
-                load = lambda column=column: [self._load(column)]  # noqa: E731
+                load = lambda column=column: [self.load(self.k.views[0], column)]  # noqa: E731
                 values += self.k.if_(inside, load, lambda: [self.constant(beyond)])
             self._kept[beyond] = values
         return self._kept[beyond]
@@ -217,7 +217,7 @@ class Row:
             return total
 
         def body(column: IndexLike, total: SSAValue) -> Sequence[SSAValue]:
-            return [combine(total, self._load(column))]
+            return [combine(total, self.load(self.k.views[0], column))]
 
         return self.k.for_(self.thread, self.kernel.columns, self.kernel.threads_per_row, body, [total])[0]
 
@@ -262,12 +262,16 @@ class Row:
         """Run `body` in one thread of the row."""
         self.k.if_(self.k.compare("eq", self.thread, 0), body)
 
-    def map(self, function: Callable[[SSAValue], SSAValue], beyond: float) -> None:
-        """Store `function` of each element; `beyond` as in the reductions before, to use their registers."""
+    def map(self, function: Callable[[SSAValue, IndexLike], SSAValue], beyond: float) -> None:
+        """
+        Store `function` of each element and its column.
+
+        `beyond` as in the reductions before, to use their registers.
+        """
         if self.steps > MAX_REGISTERS:
 
             def body(column: IndexLike) -> None:
-                self.store(function(self._load(column)), column)
+                self.store(function(self.load(self.k.views[0], column), column), column)
 
             self.k.for_(self.thread, self.kernel.columns, self.kernel.threads_per_row, body)
             return
@@ -275,7 +279,7 @@ class Row:
             column = self.thread + step * self.kernel.threads_per_row
             whole = (step + 1) * self.kernel.threads_per_row <= self.kernel.columns
             inside = True if whole else self.k.compare("slt", column, self.kernel.columns)
-            store = lambda value=value, column=column: self.store(function(value), column)  # noqa: E731
+            store = lambda v=value, c=column: self.store(function(v, c), c)  # noqa: E731
             self.k.if_(inside, store)
 
 
@@ -340,6 +344,59 @@ class RowSoftmax(RowKernel):
         total = row.reduce("sum", exponential, beyond=-inf)
         if self.log:
             logarithm = k.apply(math.LogOp, total)
-            row.map(lambda value: k.emit(arith.SubfOp(shifted(value), logarithm)), -inf)
+            row.map(lambda value, _: k.emit(arith.SubfOp(shifted(value), logarithm)), -inf)
         else:
-            row.map(lambda value: k.emit(arith.DivfOp(exponential(value), total)), -inf)
+            row.map(lambda value, _: k.emit(arith.DivfOp(exponential(value), total)), -inf)
+
+
+@dataclass(frozen=True)
+class RowLayerNorm(RowKernel):
+    """
+    Each row shifted and scaled to mean 0 and variance 1, then multiplied by `scale` and increased by `bias`.
+
+    Both are optional and have the input's shape, stride 0 where they are broadcast; the output may be the
+    input (ONNX LayerNormalization-17).
+    """
+
+    scale: Buffer | None
+    bias: Buffer | None
+    epsilon: float
+
+    @property
+    def label(self) -> str:
+        return "layer_norm_" + "x".join(map(str, self.input.shape))
+
+    @property
+    def arguments(self) -> tuple[Buffer, ...]:
+        extras = [buffer for buffer in (self.scale, self.bias) if buffer is not None]
+        return self.input, *extras, self.output
+
+    @property
+    def reductions(self) -> int:
+        return 2
+
+    def compute(self, row: Row) -> None:
+        k = row.k
+        count = row.constant(self.columns)
+        mean = k.emit(arith.DivfOp(row.reduce("sum"), count))
+        infinity, zero = row.constant(inf), row.constant(0)
+
+        def square(value: SSAValue) -> SSAValue:
+            # Infinity stands for no element. A row that has it as an element has no finite result anyway.
+            distance = k.emit(arith.SubfOp(value, mean))
+            absent = k.compare_values("oeq", value, infinity)
+            return k.select(absent, zero, k.emit(arith.MulfOp(distance, distance)))
+
+        variance = k.emit(arith.DivfOp(row.reduce("sum", square, beyond=inf), count))
+        scale = k.apply(math.RsqrtOp, k.emit(arith.AddfOp(variance, row.constant(self.epsilon))))
+
+        def normal(value: SSAValue, column: IndexLike) -> SSAValue:
+            result = k.emit(arith.MulfOp(k.emit(arith.SubfOp(value, mean)), scale))
+            extras = iter(k.views[1:-1])
+            if self.scale is not None:
+                result = k.emit(arith.MulfOp(result, row.load(next(extras), column)))
+            if self.bias is not None:
+                result = k.emit(arith.AddfOp(result, row.load(next(extras), column)))
+            return result
+
+        row.map(normal, inf)

@@ -1,0 +1,119 @@
+"""`cuda-assign-workspaces`: ops get the scratch memory that their library calls and kernels use on a GPU."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
+
+from occamy_xdsl.analysis.liveness import liveness
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.lowering.cpu.cpu_assign_workspaces import assign
+from occamy_xdsl.lowering.cuda.convolutions import EMPTY, Database
+from occamy_xdsl.lowering.cuda.select import (
+    ALGORITHM,
+    ALIGNMENT,
+    LIBRARY_BYTES,
+    UnsupportedOpError,
+    problem_of,
+    select,
+)
+
+MIN_CUBLAS_BYTES, MAX_CUBLAS_BYTES = 16 << 10, 4 << 20
+"""
+Workspace of a matrix product: what keeps cuBLAS from failing, and what it has by default before Hopper.
+
+Source: cuBLAS documentation, cublasSetWorkspace.
+"""
+
+
+@dataclass(frozen=True)
+class CudaAssignWorkspacesPass(ModulePass):
+    """
+    Chooses an algorithm for every convolution and adds a `workspace` operand where an op needs scratch memory.
+
+    A workspace holds copies that the library needs in another layout, and what the library may use: as the
+    database of convolutions says, or a default, as far as it raises the peak of live bytes no further. It is
+    allocated before the op and freed after it, so that the planner places it like any other buffer. Choices are
+    noted in the attributes `cuda.algorithm` and `cuda.library_bytes`; without them a convolution runs the
+    algorithm that needs no workspace.
+
+    Requires: buffer form with `dnn.malloc`.
+    Ensures: every op that a GPU can compute has the workspace that its steps ask for.
+
+    Before:
+
+    ```mlir
+    dnn.conv input(%x : ..) filter(%w : ..) outs(%y : ..) {..}
+    ```
+
+    After:
+
+    ```mlir
+    %workspace = dnn.malloc : memref<1024xi8>
+    dnn.conv input(%x : ..) filter(%w : ..) outs(%y : ..) workspace(%workspace : memref<1024xi8>)
+      {cuda.algorithm = 1 : i64, cuda.library_bytes = 1000 : i64, ..}
+    dnn.dealloc %workspace : memref<1024xi8>
+    ```
+    """
+
+    name = "cuda-assign-workspaces"
+
+    chip: str = "sm_75"
+    """Architecture for which the database is asked."""
+    cudnn: int = 9
+    """Major version of cuDNN for which the database is asked."""
+    limit: int | None = None
+    """Most bytes that a library may use for one op, instead of what fits under the peak."""
+    database: str | None = None
+    """Path of a database of convolutions."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        database = EMPTY if self.database is None else Database.load(Path(self.database))
+        for function in op.ops:
+            if not isinstance(function, FuncOp) or not function.body.blocks:
+                continue
+            for kernel in function.walk():
+                if isinstance(kernel, dnn.KernelOp) and not kernel.is_buffer_form:
+                    raise PassFailedException(f"{self.name}: '{kernel.name}' op is not in buffer form")
+            for kernel, room in rooms(function.body.block):
+                if kernel.workspace is None:
+                    self.assign(kernel, database, room if self.limit is None else self.limit)
+
+    def assign(self, op: dnn.KernelOp, database: Database, limit: int) -> None:
+        if isinstance(op, dnn.ConvOp):
+            choice = database.choose(problem_of(op), self.chip, self.cudnn, limit)
+            op.attributes[ALGORITHM] = IntegerAttr(choice.algorithm, i64)
+            op.attributes[LIBRARY_BYTES] = IntegerAttr(choice.workspace_bytes, i64)
+        elif isinstance(op, dnn.MatmulOp):
+            size = max(MIN_CUBLAS_BYTES, min(MAX_CUBLAS_BYTES, limit))
+            op.attributes[LIBRARY_BYTES] = IntegerAttr(size, i64)
+        if size := scratch_bytes(op):
+            assign(op, size)
+
+
+def scratch_bytes(op: dnn.KernelOp) -> int:
+    """Bytes of workspace that the steps of an op need; 0 for one that convert-dnn-to-cuda will refuse."""
+    try:
+        return select(op).scratch_bytes
+    except UnsupportedOpError:
+        return 0
+
+
+def rooms(block: Block) -> list[tuple[dnn.KernelOp, int]]:
+    """For each op the bytes that may be live beside its operands and copies without a new peak."""
+    table = liveness(block)
+    live = [
+        size + (scratch_bytes(op) if isinstance(op, dnn.KernelOp) else 0)
+        for op, size in zip(table.ops, table.timeline(), strict=True)
+    ]
+    peak = max(live, default=0)
+    return [
+        (op, (peak - size) // ALIGNMENT * ALIGNMENT)
+        for op, size in zip(table.ops, live, strict=True)
+        if isinstance(op, dnn.KernelOp)
+    ]

@@ -1,0 +1,47 @@
+"""A model compiled for a GPU, in the form from which artefacts are written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from occamy_xdsl.lowering import toolchain
+from occamy_xdsl.lowering.cpu.abi import WeightsFile
+from occamy_xdsl.lowering.cuda import abi, stubs
+from occamy_xdsl.lowering.cuda.program import KERNELS
+from occamy_xdsl.lowering.host import HostModule
+from occamy_xdsl.lowering.signature import Signature
+
+
+@dataclass(frozen=True)
+class CompiledCudaModel:
+    """A model for a GPU after lowering; the host code is for this machine's processor."""
+
+    host: str
+    """Module in the llvm dialect with the functions of `cuda.program`."""
+    ptx: str
+    """The kernels; empty if there are none."""
+    model_bytes: int
+    """Bytes of a model handle."""
+    signature: Signature
+    weights: Path | None
+    """File of `signature.weights_bytes` bytes; None if there are no weights."""
+    streams_weights: bool = False
+    """They are copied to the device at once, wherever they are kept."""
+
+    def define_interface(self, host: HostModule, weights: WeightsFile | None) -> None:
+        """Define the functions of the C interface."""
+        abi.define_interface(host, self.signature, self.model_bytes, weights)
+
+    def object_with(self, host: HostModule) -> bytes:
+        """One object with the host code and its interface."""
+        texts = [toolchain.translate_to_llvm(text) for text in (self.host, str(host.module))]
+        isa = toolchain.Isa.host()
+        return toolchain.emit_object(toolchain.optimize(texts[0], isa, others=texts[1:]), isa)
+
+    def embedded(self) -> Mapping[str, bytes]:
+        """The PTX, which the driver compiles when a model is created."""
+        return {KERNELS: self.ptx.encode() + b"\0"} if self.ptx else {}
+
+    def libraries(self, folder: Path) -> Sequence[Path]:
+        """Stubs of NVIDIA's libraries: none has to be installed here."""
+        return list(stubs.write_stubs(folder).values())

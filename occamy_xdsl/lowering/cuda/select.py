@@ -1,0 +1,601 @@
+"""Which library calls and kernels compute a `dnn` op in buffer form on a GPU."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, f32
+from xdsl.ir import Block, SSAValue
+from xdsl.utils.hints import isa
+
+from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.weights import Weights
+from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
+from occamy_xdsl.lowering.cpu.kernels.strided import collapse
+from occamy_xdsl.lowering.cuda.convolutions import Problem
+from occamy_xdsl.lowering.cuda.kernels import points
+from occamy_xdsl.lowering.cuda.kernels.copy import copy_kernel
+from occamy_xdsl.lowering.cuda.kernels.elementwise import Elementwise
+from occamy_xdsl.lowering.cuda.kernels.rows import RowLayerNorm, RowReduce, RowSoftmax
+from occamy_xdsl.lowering.cuda.kernels.spec import VECTOR_BYTES, GpuKernel
+from occamy_xdsl.lowering.cuda.steps import (
+    Convolution,
+    Deconvolution,
+    Launch,
+    Matrix,
+    Operand,
+    Pooling,
+    Product,
+    Scratch,
+    Softmax,
+    Step,
+    Window,
+)
+
+ALIGNMENT = 256
+"""Bytes to which everything in device memory is aligned, as the libraries like it."""
+
+ALGORITHM, LIBRARY_BYTES = "cuda.algorithm", "cuda.library_bytes"
+"""
+Attributes that `cuda-assign-workspaces` gives to an op that a library computes: the algorithm of a convolution,
+and the bytes of workspace that the library may use.
+"""
+
+
+class UnsupportedOpError(Exception):
+    """No step computes an op; the message says why."""
+
+
+@dataclass
+class Plan:
+    """The steps of one op, and the bytes of the workspace that they use."""
+
+    steps: list[Step] = field(default_factory=list[Step])
+    scratch_bytes: int = 0
+
+    def reserve(self, size: int) -> Scratch:
+        """A new part of the workspace, of `size` bytes."""
+        scratch = Scratch(self.scratch_bytes)
+        self.scratch_bytes += -(-size // ALIGNMENT) * ALIGNMENT
+        return scratch
+
+    def temporary(self, shape: Sequence[int], dtype: str = "f32") -> Operand:
+        """A new row-major array in the workspace."""
+        buffer = Buffer.contiguous(shape, dtype)
+        return Operand(self.reserve(buffer.extent * buffer.element_bytes), buffer)
+
+    def launch(self, kernel: GpuKernel, *operands: Operand) -> None:
+        """Add a launch; nothing is done for a result without elements."""
+        if operands[-1].buffer.elements:
+            self.steps.append(Launch(kernel, operands))
+
+    def copy(self, source: Operand, target: Operand) -> None:
+        """Add a copy between arrays of the same shape and type."""
+        kernel = copy_kernel(source.buffer, target.buffer, aligned=is_aligned(source, target))
+        self.launch(kernel, source, target)
+
+    def contiguous(self, operand: Operand) -> Operand:
+        """The operand, or a row-major copy of it in the workspace."""
+        if operand.buffer.is_contiguous:
+            return operand
+        packed = self.temporary(operand.buffer.shape, operand.buffer.dtype)
+        self.copy(operand, packed)
+        return packed
+
+
+def operand_of(value: SSAValue) -> Operand:
+    """A memref as an operand."""
+    buffer = Buffer(dnn.shape_of(value), dnn.strides_of(value), str(dnn.element_type_of(value)))
+    return Operand(value, buffer)
+
+
+def is_aligned(*operands: Operand) -> bool:
+    """Whether all operands start at multiples of 16 bytes, given that whole buffers start at more."""
+    return all(
+        not isinstance(o.place, SSAValue)
+        or offset_in_root(o.place) * o.buffer.element_bytes % VECTOR_BYTES == 0
+        for o in operands
+    )
+
+
+def shares_memory(a: Operand, b: Operand) -> bool:
+    """Whether two operands may show the same memory."""
+    if isinstance(a.place, SSAValue) and isinstance(b.place, SSAValue):
+        return root_of(a.place) is root_of(b.place)
+    return a.place == b.place
+
+
+def select(op: dnn.KernelOp) -> Plan:
+    """The steps for an op in buffer form. Raises UnsupportedOpError."""
+    plan = Plan()
+    out = operand_of(op.outs[0])
+    if not out.buffer.elements:
+        return plan
+    match op:
+        case dnn.ConvOp():
+            _conv(plan, op, out)
+        case dnn.ConvTransposeOp():
+            _conv_transpose(plan, op, out)
+        case dnn.MatmulOp():
+            _matmul(plan, op, out)
+        case dnn.PoolOp():
+            _pool(plan, op, out)
+        case dnn.SoftmaxOp():
+            _softmax(plan, op, out)
+        case dnn.ElementwiseOp():
+            _elementwise(plan, op.body.block, [operand_of(v) for v in op.ins], out)
+        case dnn.CopyOp():
+            plan.copy(operand_of(op.input), out)
+        case dnn.ReduceOp():
+            _reduce(plan, op.kind.data, dnn.ints(op.axes), operand_of(op.input), out)
+        case dnn.LayerNormOp():
+            _layer_norm(plan, op, out)
+        case _:
+            _points(plan, op, out)
+    return plan
+
+
+# --- what ends an op --------------------------------------------------------------------------------------
+
+
+def _elementwise(plan: Plan, body: Block, inputs: Sequence[Operand], out: Operand) -> None:
+    shape = out.buffer.shape
+    kernel = Elementwise(
+        body,
+        tuple(operand.buffer.broadcast_to(shape) for operand in inputs),
+        out.buffer,
+        is_aligned(*inputs, out),
+        any(shares_memory(operand, out) for operand in inputs),
+    )
+    plan.launch(kernel, *inputs, out)
+
+
+def _accumulator(plan: Plan, op: dnn.FusableOp, out: Operand) -> Operand:
+    """Where the op itself puts its result, before `_finish`: not over what is read afterwards."""
+    extras = [operand_of(value) for value in op.extras]
+    if any(shares_memory(extra, out) for extra in extras):
+        return plan.temporary(out.buffer.shape)
+    return out
+
+
+def _finish(plan: Plan, op: dnn.FusableOp, result: Operand, bias: Operand | None, out: Operand) -> None:
+    """Bias and epilogue, in one kernel over the result."""
+    if bias is None and op.epilogue is None:
+        if result is not out:
+            plan.copy(result, out)
+        return
+    extras = [operand_of(value) for value in op.extras]
+    inputs = [result, *([bias] if bias is not None else []), *extras]
+    body = Block(arg_types=[f32] * (2 if bias is not None else 1))
+    value: SSAValue = body.args[0]
+    if bias is not None:
+        total = arith.AddfOp(value, body.args[1])
+        body.add_op(total)
+        value = total.result
+    if op.epilogue is None:
+        body.add_op(dnn.YieldOp(value))
+    else:
+        source = op.epilogue.block
+        mapping: dict[SSAValue, SSAValue] = {source.args[0]: value}
+        for argument in source.args[1:]:
+            mapping[argument] = body.insert_arg(argument.type, len(body.args))
+        for inner in source.ops:
+            body.add_op(inner.clone(mapping))
+    _elementwise(plan, body, inputs, out)
+
+
+def ends_in_relu(op: dnn.FusableOp) -> tuple[bool, SSAValue | None]:
+    """Whether the epilogue is `max(x, 0)` or `max(x + extra, 0)`, and the extra."""
+    if op.epilogue is None or len(op.extras) > 1:
+        return False, None
+    block = op.epilogue.block
+    end = block.last_op
+    assert isinstance(end, dnn.YieldOp)
+    last = end.values[0].owner
+    if not isinstance(last, arith.MaximumfOp) or not _is_zero(last.rhs):
+        return False, None
+    if not op.extras:
+        return last.lhs is block.args[0], None
+    add = last.lhs.owner
+    if not isinstance(add, arith.AddfOp) or set(add.operands) != set(block.args):
+        return False, None
+    return True, op.extras[0]
+
+
+def _is_zero(value: SSAValue) -> bool:
+    constant = value.owner
+    return (
+        isinstance(constant, arith.ConstantOp)
+        and isa(constant.value, FloatAttr)
+        and constant.value.value.data == 0
+    )
+
+
+# --- convolutions -----------------------------------------------------------------------------------------
+
+
+def _require_f32(op: dnn.KernelOp, *operands: Operand) -> None:
+    for operand in operands:
+        if operand.buffer.dtype != "f32":
+            raise UnsupportedOpError(f"on a GPU it computes f32 only, not {operand.buffer.dtype}")
+
+
+def _flat(operand: Operand) -> Operand:
+    """A (N, C, W) array as (N, C, 1, W): cuDNN needs two spatial dimensions."""
+    buffer = operand.buffer
+    if buffer.rank != 3:
+        return operand
+    (n, c, w), (step_n, step_c, step_w) = buffer.shape, buffer.strides
+    return Operand(operand.place, Buffer((n, c, 1, w), (step_n, step_c, w * step_w, step_w), buffer.dtype))
+
+
+def _flat_window(window: Window) -> Window:
+    if len(window.pads) != 1:
+        return window
+    return Window((0, *window.pads), (1, *window.strides), (1, *window.dilations), window.groups)
+
+
+def _describable(operand: Operand) -> bool:
+    """Whether a cuDNN descriptor can have the operand's strides: all positive."""
+    return min(operand.buffer.strides, default=1) > 0
+
+
+def problem_of(op: dnn.ConvOp) -> Problem:
+    """The convolution that cuDNN is asked for."""
+    x, pads = dnn.shape_of(op.input), dnn.ints(op.pads)
+    rank = len(x) - 2
+    low, high = pads[:rank], pads[rank:]
+    if low != high:
+        x = (*x[:2], *(a + size + b for a, size, b in zip(low, x[2:], high, strict=True)))
+        low = (0,) * rank
+    return Problem(
+        x, dnn.shape_of(op.filter), dnn.shape_of(op.outs[0]), low, dnn.ints(op.strides),
+        dnn.ints(op.dilations), op.group_.value.data,
+    )  # fmt: skip
+
+
+def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
+    x, w = operand_of(op.input), operand_of(op.filter)
+    _require_f32(op, x, w, out)
+    if op.prologue is not None or op.joined:
+        raise UnsupportedOpError("cuDNN has no prologue, and one input: run dnn-fuse-layers{prologues=false}")
+    if x.buffer.rank > 5:
+        raise UnsupportedOpError(f"cuDNN convolves 1 to 3 spatial dimensions, not {x.buffer.rank - 2}")
+    problem = problem_of(op)
+    pads = dnn.ints(op.pads)
+    if min(pads) < 0:
+        raise UnsupportedOpError(f"negative pads {list(pads)} on a GPU")
+    if problem.x != x.buffer.shape:
+        rank = len(problem.pads)
+        padded = plan.temporary(problem.x)
+        low, high = (0, 0, *pads[:rank]), (0, 0, *pads[rank:])
+        plan.launch(points.Pad(low, high, "constant", 0.0, x.buffer, padded.buffer), x, padded)
+        x = padded
+    elif not _describable(x):
+        x = plan.contiguous(x)
+    w = plan.contiguous(w)
+    window = Window(problem.pads, problem.strides, problem.dilations, problem.groups)
+    bias = None if op.bias is None else plan.contiguous(operand_of(op.bias))
+    relu, extra = ends_in_relu(op)
+    z = None if extra is None else operand_of(extra)
+    # cuDNN fuses over packed tensors, and adds one of the very layout of the result.
+    fuses = (
+        relu and x.buffer.is_contiguous and out.buffer.is_contiguous and (z is None or z.buffer == out.buffer)
+    )
+    target = out if fuses else _accumulator(plan, op, out)
+    algorithm = _attribute(op, ALGORITHM)
+    library_bytes = _attribute(op, LIBRARY_BYTES)
+    scratch = plan.reserve(library_bytes) if library_bytes else None
+    if fuses and bias is None:
+        zeros = np.zeros(w.buffer.shape[0], np.float32)
+        bias = Operand(Weights.of(zeros, f"zeros.{zeros.size}"), Buffer.contiguous(zeros.shape))
+    plan.steps.append(
+        Convolution(
+            _flat(x),
+            _flat(w),
+            _flat(target),
+            _flat_window(window),
+            algorithm,
+            scratch,
+            library_bytes,
+            bias if fuses else None,
+            _flat(z) if fuses and z is not None else None,
+        )
+    )
+    if not fuses:
+        _finish(plan, op, target, None if bias is None else _channels(bias, out), out)
+
+
+def _attribute(op: dnn.KernelOp, name: str) -> int:
+    value = op.attributes.get(name)
+    return value.value.data if isa(value, IntegerAttr) else 0
+
+
+def _channels(bias: Operand, out: Operand) -> Operand:
+    """A value a channel, with the rank of the result."""
+    (count,), (stride,) = bias.buffer.shape, bias.buffer.strides
+    rank = out.buffer.rank - 2
+    shape, strides = (count, *(1,) * rank), (stride, *(0,) * rank)
+    return Operand(bias.place, Buffer(shape, strides, bias.buffer.dtype))
+
+
+def _conv_transpose(plan: Plan, op: dnn.ConvTransposeOp, out: Operand) -> None:
+    x, w = operand_of(op.input), operand_of(op.filter)
+    _require_f32(op, x, w, out)
+    rank = x.buffer.rank - 2
+    pads = dnn.ints(op.pads)
+    low, high = pads[:rank], pads[rank:]
+    if rank > 3:
+        raise UnsupportedOpError(f"cuDNN convolves 1 to 3 spatial dimensions, not {rank}")
+    if min(pads) < 0:
+        raise UnsupportedOpError(f"negative pads {list(pads)} on a GPU")
+    strides = dnn.ints(op.strides)
+    if any(extra >= stride for extra, stride in zip(dnn.ints(op.output_padding), strides, strict=True)):
+        raise UnsupportedOpError("an output padding of a whole stride or more on a GPU")
+    # The convolution that this one inverts pads both ends equally; where the result is cropped more at one
+    # end, the rest is computed, too, and left out.
+    both = tuple(min(ends) for ends in zip(low, high, strict=True))
+    window = Window(both, strides, dnn.ints(op.dilations), op.group_.value.data)
+    target = _accumulator(plan, op, out)
+    cropped = [a + b - 2 * p for a, b, p in zip(low, high, both, strict=True)]
+    whole = result = target
+    if any(cropped):
+        sizes = (size + more for size, more in zip(out.buffer.shape[2:], cropped, strict=True))
+        whole = plan.temporary((*out.buffer.shape[:2], *sizes))
+        steps = whole.buffer.strides[2:]
+        first = sum((a - p) * step for a, p, step in zip(low, both, steps, strict=True))
+        result = Operand(whole.place, replace(whole.buffer, shape=out.buffer.shape), first)
+    x = x if _describable(x) else plan.contiguous(x)
+    plan.steps.append(Deconvolution(_flat(x), _flat(plan.contiguous(w)), _flat(whole), _flat_window(window)))
+    bias = None if op.bias is None else _channels(operand_of(op.bias), out)
+    _finish(plan, op, result, bias, out)
+
+
+# --- matrix products --------------------------------------------------------------------------------------
+
+
+def _leading(buffer: Buffer) -> tuple[int, bool] | None:
+    """Elements between rows, or between columns and True, of row- or column-major matrices; None for others."""
+    (rows, columns), (down, across) = buffer.shape[-2:], buffer.strides[-2:]
+    if (across == 1 or columns == 1) and (down >= columns or rows == 1):
+        return max(columns, 1) if rows == 1 else down, False
+    if (down == 1 or rows == 1) and (across >= rows or columns == 1):
+        return max(rows, 1) if columns == 1 else across, True
+    return None
+
+
+def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
+    a, b = operand_of(op.a), operand_of(op.b)
+    _require_f32(op, a, b, out)
+    shape = out.buffer.shape
+    depth = a.buffer.shape[-1]
+    a, b = (o if _leading(o.buffer) is not None else plan.contiguous(o) for o in (a, b))
+    target = result = _accumulator(plan, op, out)
+    leading = _leading(target.buffer)
+    if leading is None or leading[1]:
+        result = plan.temporary(shape)
+    if depth:
+        _products(plan, op, a, b, result)
+    else:
+        zero = Block()
+        constant = arith.ConstantOp(FloatAttr(0.0, f32))
+        zero.add_ops([constant, dnn.YieldOp(constant.result)])
+        _elementwise(plan, zero, [], result)
+    bias = None if op.bias is None else operand_of(op.bias)
+    if result is not target and bias is None and op.epilogue is None:
+        plan.copy(result, out)
+        return
+    _finish(plan, op, result, bias, out)
+
+
+def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand) -> None:
+    """
+    `c = a @ b` for all matrices of the batch.
+
+    cuBLAS has column-major matrices: what it calls C is our result transposed, so its A is our `b`.
+    """
+    (rows, columns), depth = c.buffer.shape[-2:], a.buffer.shape[-1]
+    leading = [_leading(o.buffer) for o in (a, b, c)]
+    batch_shape = c.buffer.shape[:-2]
+    views = [o.buffer.broadcast_to((*batch_shape, *o.buffer.shape[-2:])) for o in (a, b, c)]
+    batch = collapse(batch_shape, [view.strides[:-2] for view in views], key=2)
+    if len(batch) == 1 and leading[0] is not None and leading[2] is not None:
+        # One matrix `b` for all: the matrices of `a` are one below the other.
+        (size, (step_a, step_b, step_c)) = batch[0].size, batch[0].strides
+        if (
+            step_b == 0
+            and not leading[0][1]
+            and (step_a, step_c) == (rows * leading[0][0], rows * leading[2][0])
+        ):
+            rows, batch = rows * size, []
+    *outer, inner = batch or [None]
+    library_bytes = _attribute(op, LIBRARY_BYTES)
+    scratch = plan.reserve(library_bytes) if library_bytes else None
+    for point in np.ndindex(*(dim.size for dim in outer if dim is not None)):
+        matrices: list[Matrix] = []
+        for i, (operand, found) in enumerate(zip((a, b, c), leading, strict=True)):
+            assert found is not None
+            offset = sum(at * dim.strides[i] for at, dim in zip(point, outer, strict=True) if dim is not None)
+            moved = replace(operand, offset=operand.offset + offset)
+            matrices.append(Matrix(moved, found[0], inner.strides[i] if inner is not None else 0, found[1]))
+        count = inner.size if inner is not None else 1
+        plan.steps.append(
+            Product(
+                matrices[1], matrices[0], matrices[2], columns, rows, depth, count, scratch, library_bytes
+            )
+        )
+
+
+# --- pooling, softmax, reductions -------------------------------------------------------------------------
+
+
+def _pool(plan: Plan, op: dnn.PoolOp, out: Operand) -> None:
+    x = operand_of(op.input)
+    if len(op.outs) > 1:
+        raise UnsupportedOpError("the positions of maxima are not computed on a GPU")
+    kernel, strides, dilations = dnn.ints(op.kernel), dnn.ints(op.strides), dnn.ints(op.dilations)
+    pads = dnn.ints(op.pads)
+    rank = len(kernel)
+    target = _accumulator(plan, op, out) if op.epilogue is not None else out
+    low, high = pads[:rank], pads[rank:]
+    is_average = op.kind.data == "average"
+    counts_pads = bool(op.count_include_pad.value.data)
+    spatial = tuple(range(2, rank + 2))
+    if kernel == x.buffer.shape[2:] and not any(pads) and set(out.buffer.shape[2:]) == {1}:
+        kept = replace(target.buffer, shape=target.buffer.shape[:2], strides=target.buffer.strides[:2])
+        kind = "mean" if is_average else "max"
+        _reduce(plan, kind, spatial, x, replace(target, buffer=kept))
+    elif (
+        x.buffer.dtype == "f32"
+        and rank <= 3
+        and set(dilations) == {1}
+        and all(0 <= p < k for p, k in zip(low, kernel, strict=True))
+        and (low == high or not (is_average and counts_pads))
+        # Without rounding up, and with equal pads, cuDNN must come to the same number of windows.
+        and all(
+            (size + 2 * p - k) // s + 1 == want
+            for size, p, k, s, want in zip(
+                x.buffer.shape[2:], low, kernel, strides, out.buffer.shape[2:], strict=True
+            )
+        )
+        and _describable(x)
+    ):
+        suffix = "INCLUDE" if counts_pads else "EXCLUDE"
+        mode = f"AVERAGE_COUNT_{suffix}_PADDING" if is_average else "MAX"
+        flat = 3 - rank if rank < 2 else 0
+        window = _flat_window(Window(low, strides, dilations))
+        sizes = (1, *kernel) if flat else kernel
+        plan.steps.append(Pooling(_flat(x), _flat(target), f"CUDNN_POOLING_{mode}", sizes, window))
+    else:
+        plan.launch(
+            points.Pool(
+                "average" if is_average else "max", kernel, strides, dilations, pads, counts_pads, x.buffer,
+                target.buffer,
+            ),
+            x, target,
+        )  # fmt: skip
+    _finish_in_own_type(plan, op, target, out)
+
+
+def _finish_in_own_type(plan: Plan, op: dnn.PoolOp, target: Operand, out: Operand) -> None:
+    """The epilogue of a pooling."""
+    if op.epilogue is not None:
+        inputs = [target, *(operand_of(value) for value in op.extras)]
+        _elementwise(plan, op.epilogue.block, inputs, out)
+
+
+def _last(buffer: Buffer, axis: int) -> Buffer:
+    """The buffer with one dimension moved to the end."""
+    order = [*(d for d in range(buffer.rank) if d != axis), axis]
+    return Buffer(
+        tuple(buffer.shape[d] for d in order), tuple(buffer.strides[d] for d in order), buffer.dtype
+    )
+
+
+def _softmax(plan: Plan, op: dnn.SoftmaxOp, out: Operand) -> None:
+    x, axis, log = operand_of(op.input), op.axis.value.data, bool(op.log.value.data)
+    if x.buffer.dtype == "f32" and x.buffer.is_contiguous and out.buffer.is_contiguous:
+        shape = x.buffer.shape
+        merged = Buffer.contiguous((prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]), 1))
+        plan.steps.append(Softmax(replace(x, buffer=merged), replace(out, buffer=merged), log))
+        return
+    plan.launch(RowSoftmax(_last(x.buffer, axis), _last(out.buffer, axis), log), x, out)
+
+
+def _reduce(plan: Plan, kind: str, axes: Sequence[int], x: Operand, out: Operand) -> None:
+    buffer = x.buffer
+    gone = collapse([buffer.shape[d] for d in axes], [[buffer.strides[d] for d in axes]])
+    kept = [d for d in range(buffer.rank) if d not in axes]
+    if kind in ("sum", "mean", "max", "min", "prod") and len(gone) == 1 and (
+        kind != "mean" or buffer.dtype in ("f16", "bf16", "f32", "f64")
+    ):  # fmt: skip
+        shape, strides = [buffer.shape[d] for d in kept], [buffer.strides[d] for d in kept]
+        source = Buffer((*shape, gone[0].size), (*strides, gone[0].strides[0]), buffer.dtype)
+        target = Buffer((*out.buffer.shape, 1), (*out.buffer.strides, 1), out.buffer.dtype)
+        plan.launch(RowReduce(source, target, kind), x, out)
+        return
+    plan.launch(points.Reduce(kind, tuple(axes), buffer, out.buffer), x, out)
+
+
+def _layer_norm(plan: Plan, op: dnn.LayerNormOp, out: Operand) -> None:
+    x, axis = operand_of(op.input), op.axis.value.data
+    shape = out.buffer.shape
+    if axis < len(shape) - 1 and not x.buffer.is_contiguous:
+        x = plan.contiguous(x)
+    extras = [operand_of(v) for v in (op.scale, op.bias) if v is not None]
+    extras = [replace(plan.contiguous(e) if axis < len(shape) - 1 else e) for e in extras]
+    wide = [e.buffer.broadcast_to(shape) for e in extras]
+    rows: list[Buffer] = []
+    for buffer in (x.buffer, *wide, out.buffer):
+        inner = collapse(buffer.shape[axis:], [buffer.strides[axis:]], key=0)
+        if len(inner) > 1:
+            raise UnsupportedOpError("scale, bias or result change in several dimensions at once on a GPU")
+        size, step = (inner[0].size, inner[0].strides[0]) if inner else (1, 1)
+        rows.append(Buffer((*buffer.shape[:axis], size), (*buffer.strides[:axis], step), buffer.dtype))
+    if not shape[axis:] or not prod(shape[axis:]):
+        raise UnsupportedOpError("rows without elements on a GPU")
+    kernel = RowLayerNorm(
+        rows[0],
+        rows[-1],
+        rows[1] if op.scale is not None else None,
+        rows[-2] if op.bias is not None else None,
+        op.epsilon.value.data,
+    )
+    plan.launch(kernel, x, *extras, out)
+
+
+# --- one thread an element --------------------------------------------------------------------------------
+
+
+def _points(plan: Plan, op: dnn.KernelOp, out: Operand) -> None:
+    match op:
+        case dnn.ArgReduceOp():
+            x = operand_of(op.input)
+            kernel = points.ArgReduce(
+                op.kind.data, op.axis.value.data, bool(op.select_last.value.data), x.buffer, out.buffer
+            )
+            plan.launch(kernel, x, out)
+        case dnn.LrnOp():
+            x = operand_of(op.input)
+            kernel = points.Lrn(
+                op.size.value.data, op.alpha.value.data, op.beta.value.data, op.bias.value.data, x.buffer,
+                out.buffer,
+            )  # fmt: skip
+            plan.launch(kernel, x, out)
+        case dnn.PadOp():
+            x = operand_of(op.input)
+            value = op.value.value.data if isa(op.value, IntegerAttr | FloatAttr) else 0
+            kernel = points.Pad(
+                dnn.ints(op.low), dnn.ints(op.high), op.mode.data, value, x.buffer, out.buffer
+            )
+            _with_tables(plan, kernel, x, out)
+        case dnn.ResizeOp():
+            x = operand_of(op.input)
+            kernel = points.Resize(
+                op.mode.data,
+                op.coordinate_transformation_mode.data,
+                op.nearest_mode.data,
+                op.cubic_coeff_a.value.data,
+                bool(op.exclude_outside.value.data),
+                tuple(op.scales.get_values()),
+                x.buffer,
+                out.buffer,
+            )
+            _with_tables(plan, kernel, x, out)
+        case dnn.GatherOp():
+            data, indices = operand_of(op.data), operand_of(op.indices)
+            kernel = points.Gather(op.axis.value.data, data.buffer, indices.buffer, out.buffer)
+            plan.launch(kernel, data, indices, out)
+        case _:
+            raise UnsupportedOpError("no kernel for a GPU computes it")
+
+
+def _with_tables(plan: Plan, kernel: points.TableKernel, x: Operand, out: Operand) -> None:
+    tables = [
+        Operand(Weights.of(table, f"{kernel.symbol}.table{i}"), buffer)
+        for i, (table, buffer) in enumerate(zip(kernel.tables, kernel.arguments[1:-1], strict=True))
+    ]
+    plan.launch(kernel, x, *tables, out)

@@ -1,0 +1,61 @@
+// RUN: occamy-opt %s -p 'convert-dnn-to-cuda{chip=sm_80}' | filecheck %s
+
+// One allocation of 1024 bytes for the pool, 768 + 1024 for copies of input and output, and 768 for weights; every
+// call is checked.
+// CHECK-LABEL: builtin.module attributes {occamy.pool_bytes = 1024 : i64, occamy.weights_bytes = 768 : i64,
+// CHECK-SAME:    occamy.model_bytes = {{[0-9]+}} : i64, occamy.weights = [
+
+// CHECK:       llvm.func @occamy_setup(
+// CHECK:         llvm.call @cudaStreamCreateWithFlags
+// CHECK:         [[BYTES:%.*]] = llvm.mlir.constant(3584) : i64
+// CHECK:         llvm.call @cudaMalloc({{%.*}}, [[BYTES]])
+// CHECK:         llvm.call @cudaMemcpyAsync
+// CHECK:         llvm.call @cuModuleLoadData
+// CHECK:         llvm.call @cuModuleGetFunction
+// CHECK:         llvm.call @cudnnCreate(
+// CHECK:         llvm.call @cudnnSetConvolutionNdDescriptor
+// CHECK:         llvm.call @cudnnGetConvolutionForwardWorkspaceSize
+
+// CHECK-LABEL: llvm.func @occamy_main(
+// CHECK-NOT:     llvm.call @cudaMalloc
+// CHECK:         llvm.call @cudaMemcpyAsync
+// CHECK:         [[STATUS:%.*]] = llvm.call @cudnnConvolutionBiasActivationForward(
+// CHECK:         [[FAILED:%.*]] = llvm.icmp "ne" [[STATUS]], {{%.*}} : i32
+// CHECK-NEXT:    llvm.cond_br [[FAILED]]
+// CHECK:         llvm.call @cuLaunchKernel(
+// CHECK:         llvm.call @cudaMemcpyAsync
+// CHECK:         llvm.call @cudaStreamSynchronize
+
+// CHECK-LABEL: llvm.func @occamy_teardown(
+// CHECK:         llvm.call @cudnnDestroyTensorDescriptor
+// CHECK:         llvm.call @cuModuleUnload
+// CHECK:         llvm.call @cudaFree
+// CHECK:         llvm.call @cudaStreamDestroy
+
+// CHECK:       "gpu.module"() <{sym_name = "kernels"}> ({
+// CHECK-NEXT:    gpu.func @elementwise_1x4x8x8_{{[0-9a-f]+}}({{.*}}) kernel attributes {known_block_size = array<i32: 256, 1, 1>}
+// CHECK:           "gpu.thread_id"
+// CHECK:           math.exp
+// CHECK:           gpu.return
+func.func @main(%x: memref<1x3x8x8xf32> {dnn.kind = "input"}, %out: memref<1x4x8x8xf32> {dnn.kind = "output"}) {
+  %pool = dnn.mempool_init align 256 : memref<1024xi8>
+  %w = dnn.constant dense<0.5> : tensor<4x3x3x3xf32> -> memref<4x3x3x3xf32>
+  %b = dnn.constant dense<0.1> : tensor<4xf32> -> memref<4xf32>
+  %y = dnn.mem_offset %pool[0, 1024] : memref<1024xi8> -> memref<1x4x8x8xf32>
+  dnn.conv input(%x : memref<1x3x8x8xf32>) filter(%w : memref<4x3x3x3xf32>) bias(%b : memref<4xf32>)
+    outs(%y : memref<1x4x8x8xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>}
+    epilogue {
+  ^bb0(%sum: f32):
+    %zero = arith.constant 0.0 : f32
+    %relu = arith.maximumf %sum, %zero : f32
+    dnn.yield %relu : f32
+  }
+  dnn.elementwise ins(%y : memref<1x4x8x8xf32>) outs(%out : memref<1x4x8x8xf32>) body {
+  ^bb0(%a: f32):
+    %e = math.exp %a : f32
+    dnn.yield %e : f32
+  }
+  dnn.dealloc %pool : memref<1024xi8>
+  func.return
+}

@@ -1,0 +1,38 @@
+// RUN: occamy-opt %s -p cuda-assign-workspaces | filecheck %s
+// RUN: occamy-opt %s -p 'cuda-assign-workspaces{limit=100}' | filecheck %s --check-prefix=LIMIT
+
+// The peak is at the second convolution: its result, and a copy of its input that pads 3 * 9 * 9 elements, because
+// cuDNN pads both ends equally. There the library gets nothing. The first convolution has room for the index table
+// of the default algorithm, 8 * 27 taps + 4 * 64 positions in multiples of 256 bytes. A product gets no less than
+// 16 KiB, which cuBLAS needs. Softmax needs nothing.
+// CHECK-LABEL: @main
+// CHECK:         %workspace = dnn.malloc : memref<512xi8>
+// CHECK-NEXT:    dnn.conv input(%x : {{.*}}) workspace(%workspace : memref<512xi8>)
+// CHECK-SAME:      cuda.algorithm = 1 : i64, cuda.library_bytes = 472 : i64
+// CHECK-NEXT:    dnn.dealloc %workspace
+// CHECK:         [[W:%.*]] = dnn.malloc : memref<1024xi8>
+// CHECK-NEXT:    dnn.conv {{.*}} workspace([[W]] : memref<1024xi8>)
+// CHECK-SAME:      cuda.algorithm = 0 : i64, cuda.library_bytes = 0 : i64
+// CHECK-NEXT:    dnn.dealloc [[W]]
+// CHECK:         [[G:%.*]] = dnn.malloc : memref<16384xi8>
+// CHECK-NEXT:    dnn.matmul {{.*}} workspace([[G]] : memref<16384xi8>) {cuda.library_bytes = 16384 : i64}
+// CHECK-NEXT:    dnn.dealloc [[G]]
+// CHECK-NEXT:    dnn.softmax
+// CHECK-NEXT:    func.return
+
+// LIMIT-LABEL: @main
+// LIMIT:         dnn.conv input(%x : {{.*}}) outs(%y : {{.*}}cuda.algorithm = 0 : i64, cuda.library_bytes = 0 : i64
+// LIMIT:         [[W:%.*]] = dnn.malloc : memref<1024xi8>
+// LIMIT:         dnn.matmul {{.*}} {cuda.library_bytes = 16384 : i64}
+func.func @main(%x: memref<1x3x8x8xf32>, %w: memref<4x3x3x3xf32>, %y: memref<1x4x8x8xf32>,
+                %a: memref<4x8xf32>, %b: memref<8x16xf32>, %c: memref<4x16xf32>) {
+  dnn.conv input(%x : memref<1x3x8x8xf32>) filter(%w : memref<4x3x3x3xf32>) outs(%y : memref<1x4x8x8xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>}
+  %z = dnn.malloc : memref<1x4x7x7xf32>
+  dnn.conv input(%x : memref<1x3x8x8xf32>) filter(%w : memref<4x3x3x3xf32>) outs(%z : memref<1x4x7x7xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 1, 1>, dilations = array<i64: 1, 1>}
+  dnn.dealloc %z : memref<1x4x7x7xf32>
+  dnn.matmul a(%a : memref<4x8xf32>) b(%b : memref<8x16xf32>) outs(%c : memref<4x16xf32>)
+  dnn.softmax input(%c : memref<4x16xf32>) outs(%c : memref<4x16xf32>) {axis = 1 : i64, log = false}
+  func.return
+}

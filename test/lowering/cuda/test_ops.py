@@ -1,0 +1,183 @@
+"""Ops on a GPU against ONNX Runtime, under the simulator: many nodes in one model each."""
+
+import numpy as np
+from nets import Net
+from onnx import ModelProto
+
+from occamy_xdsl.simulator import Simulator
+
+CHIP = "sm_75"
+
+
+def check(build, model: ModelProto, tolerance: float = 1e-5, **options: object) -> None:
+    compiled = build(model, **options)
+    with Simulator(architecture=CHIP) as simulator:
+        outputs = compiled.run(simulator)
+    compiled.check(outputs, tolerance)
+    assert simulator.report().refusals == ()
+
+
+def test_convolutions(build) -> None:
+    """Pads of all kinds, strides, dilations, groups; with what cuDNN fuses, and with what it does not."""
+    n, x = Net(), "x"
+    outs = [
+        n.conv(x, 6, 4, 3, pads=[1, 0, 2, 1]),
+        n.conv(x, 6, 4, 3, pads=[0, 0, 1, 1], strides=[2, 2]),
+        n.conv(x, 6, 6, 3, group=6, dilations=[2, 1], pads=[2, 1, 2, 1]),
+        n.conv(x, 6, 4, 1, group=2, strides=[2, 3], pads=[0, 0, 0, 0]),
+        n.op("Relu", n.op("Conv", x, n.random(4, 6, 3, 3))),
+        n.op("Conv", x, n.random(4, 6, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2]),
+    ]
+    for activation in ("Relu", "Sigmoid"):
+        residual = n.op("Tanh", n.conv(x, 6, 4, 3))
+        outs.append(n.op(activation, n.op("Add", n.conv(x, 6, 4, 3), residual)))
+        outs.append(n.op(activation, n.op("Add", n.conv(x, 6, 4, 3), n.random(4, 1, 1))))
+    both = n.op("Concat", n.op("Relu", n.conv(x, 6, 4, 3)), n.conv(x, 6, 2, 3), axis=1)
+    outs.append(both)
+    transposed = n.op("Transpose", n.op("Abs", x), perm=[0, 1, 3, 2])
+    outs.append(n.conv(transposed, 6, 4, 3))
+    check(build, n.model({"x": (2, 6, 9, 10)}, outs))
+
+
+def test_convolutions_of_one_and_three_dimensions(build) -> None:
+    n = Net()
+    line, volume = n.op("Abs", "line"), n.op("Abs", "volume")
+    outs = [
+        n.op("Relu", n.op("Conv", line, n.random(4, 3, 3), n.random(4), pads=[1, 1], strides=[2])),
+        n.op("MaxPool", line, kernel_shape=[3], strides=[2]),
+        n.op("Conv", volume, n.random(2, 2, 2, 2, 2), n.random(2), pads=[0, 1, 0, 0, 1, 0]),
+        n.op("AveragePool", volume, kernel_shape=[2, 2, 2], strides=[1, 2, 1]),
+        n.op("ConvTranspose", line, n.random(3, 2, 3), strides=[2]),
+    ]
+    check(build, n.model({"line": (2, 3, 11), "volume": (1, 2, 4, 5, 6)}, outs))
+
+
+def test_transposed_convolutions(build) -> None:
+    n = Net()
+
+    def transposed(*shape: int, **attributes: object) -> str:
+        return n.op("ConvTranspose", "x", n.random(*shape), **attributes)
+
+    outs = [
+        transposed(4, 3, 3, 3),
+        transposed(4, 3, 3, 3, strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1]),
+        transposed(4, 3, 4, 4, strides=[2, 2], pads=[1, 0, 2, 1]),
+        transposed(4, 2, 3, 2, group=2, dilations=[2, 1]),
+        n.op("Relu", n.op("ConvTranspose", "x", n.random(4, 3, 2, 2), n.random(3), strides=[2, 2])),
+    ]
+    check(build, n.model({"x": (2, 4, 5, 6)}, outs))
+
+
+def test_pools(build) -> None:
+    """What cuDNN computes, and what it does not: rounding up, unequal pads, dilations."""
+    n = Net()
+
+    def pool(kind: str, **attributes: object) -> str:
+        return n.op(kind, "x", kernel_shape=[3, 2], **attributes)
+
+    outs = [
+        pool("MaxPool", strides=[2, 2], pads=[1, 0, 1, 0]),
+        pool("MaxPool", strides=[2, 2], ceil_mode=1),
+        pool("MaxPool", dilations=[2, 2], pads=[1, 1, 1, 1]),
+        pool("MaxPool", pads=[2, 1, 0, 0]),
+        pool("AveragePool", pads=[1, 1, 1, 1]),
+        pool("AveragePool", pads=[1, 1, 1, 1], count_include_pad=1),
+        pool("AveragePool", pads=[0, 1, 2, 0], count_include_pad=1),
+        pool("AveragePool", pads=[0, 1, 2, 0], strides=[2, 3]),
+        n.op("GlobalAveragePool", "x"),
+        n.op("GlobalMaxPool", "x"),
+        n.op("Sigmoid", pool("MaxPool", strides=[2, 2])),
+    ]
+    check(build, n.model({"x": (2, 3, 8, 9)}, outs))
+
+
+def test_nans_spread(build) -> None:
+    """Through a pooling and a convolution with fused relu: any NaN in, NaN out."""
+    n = Net()
+    nan = n.op("Where", n.op("Greater", "x", n.const(1.0)), n.const(np.nan), "x")
+    outs = [n.op("MaxPool", nan, kernel_shape=[2, 2]), n.op("Relu", n.conv(nan, 2, 2, 1))]
+    model = build(n.model({"x": (1, 2, 8, 8)}, outs))
+    with Simulator(architecture=CHIP) as simulator:
+        pooled, convolved = model.run(simulator).values()
+    holes = model.inputs["x"] > 1
+    assert holes.any()
+    windows = np.lib.stride_tricks.sliding_window_view(holes, (2, 2), (2, 3))
+    np.testing.assert_array_equal(np.isnan(pooled), windows.any((-2, -1)))
+    np.testing.assert_array_equal(np.isnan(convolved), np.repeat(holes.any(1, keepdims=True), 2, axis=1))
+
+
+def test_products(build) -> None:
+    """Row- and column-major operands, batches that broadcast, biases, a product over nothing but itself."""
+    n = Net()
+    t = n.op("Transpose", "a", perm=[0, 2, 1])
+    outs = [
+        n.op("MatMul", "a", n.random(6, 5)),
+        n.op("MatMul", t, n.random(2, 4, 3)),
+        n.op("MatMul", "a", n.op("Transpose", "a", perm=[0, 2, 1])),
+        n.op("MatMul", n.random(3, 1, 5, 4), "a"),
+        n.op("Relu", n.op("Add", n.op("MatMul", "a", n.random(6, 5)), n.random(5))),
+        n.op("Add", n.op("MatMul", "a", n.random(6, 6)), "a"),
+        n.op("Gemm", n.random(4, 3), n.random(4, 5), n.random(5), transA=1, alpha=0.5, beta=2.0),
+        n.op("Gemm", n.random(3, 4), n.random(5, 4), n.random(3, 1), transB=1),
+        n.op("MatMul", n.random(6), n.random(6, 5)),
+        n.op("MatMul", n.op("Slice", "a", n.const([0, 0, 1], np.int64), n.const([2, 4, 6], np.int64), "",
+                            n.const([1, 1, 2], np.int64)), n.random(3, 2)),
+        n.op("Transpose", n.op("MatMul", "a", n.random(6, 5)), perm=[0, 2, 1]),
+    ]  # fmt: skip
+    check(build, n.model({"a": (2, 4, 6)}, outs))
+
+
+def test_reductions(build) -> None:
+    n = Net()
+    x = "x"
+    kinds = ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp")
+    outs = [n.op(f"Reduce{kind}", x, axes=[1], keepdims=0) for kind in kinds if kind != "Sum"]
+    outs += [n.op(f"Reduce{kind}", x, axes=[0, 2], keepdims=1) for kind in kinds if kind != "Sum"]
+    outs.append(n.op("ReduceSum", x, n.const([2], np.int64), keepdims=0))
+    outs.append(n.op("ReduceSum", x, n.const([0, 2], np.int64), keepdims=0))
+    outs += [n.op("Softmax", x, axis=axis) for axis in (0, 1, 2)]
+    outs.append(n.op("LogSoftmax", x, axis=1))
+    outs.append(n.op("Softmax", n.op("Transpose", n.op("Abs", x), perm=[2, 0, 1]), axis=0))
+    outs.append(n.op("LayerNormalization", x, n.random(7), n.random(7)))
+    outs.append(n.op("LayerNormalization", x, n.random(5, 7), axis=1))
+    outs += [
+        n.op("Cast", n.op(kind, x, axis=axis, select_last_index=last), to=1)
+        for kind in ("ArgMax", "ArgMin")
+        for axis, last in ((0, 0), (2, 1))
+    ]
+    outs.append(n.op("Cast", n.op("ArgMax", n.op("Round", x), axis=2, select_last_index=1), to=1))
+    check(build, n.model({"x": (3, 5, 7)}, outs))
+
+
+def test_movement(build) -> None:
+    """Padding, gathering, resampling, concatenation, slices and transposes."""
+    n, x = Net(), "x"
+    pads = n.const([0, 0, 1, 2, 0, 1, 2, 0], np.int64)
+    outs = [n.op("Pad", x, pads, mode=mode) for mode in ("edge", "reflect")]
+    outs.append(n.op("Pad", x, pads, n.const(1.5)))
+    outs.append(n.op("Gather", x, n.const([[2, -1], [0, 1]], np.int64), axis=1))
+    scales = n.const([1, 1, 1.5, 2])
+    for mode, transformation in (
+        ("nearest", "half_pixel"),
+        ("nearest", "asymmetric"),
+        ("linear", "half_pixel"),
+        ("linear", "align_corners"),
+        ("cubic", "pytorch_half_pixel"),
+    ):
+        outs.append(n.op("Resize", x, "", scales, mode=mode, coordinate_transformation_mode=transformation))
+    outs.append(n.op("LRN", x, size=3, alpha=0.2, beta=0.6, bias=1.5))
+    outs.append(n.op("Concat", x, n.op("Abs", x), n.random(2, 1, 6, 4), axis=1))
+    outs.append(n.op("Transpose", n.op("Neg", x), perm=[3, 1, 0, 2]))
+    steps = [n.const(v, np.int64) for v in ([5, 3], [-9, -9], [2, 3], [-2, -1])]
+    outs.append(n.op("Slice", n.op("Abs", x), *steps))
+    outs.append(n.op("Expand", n.op("ReduceMean", x, axes=[1]), n.const([2, 3, 6, 4], np.int64)))
+    outs.append(n.op("Where", n.op("Greater", x, n.const(0.0)), x, n.op("Exp", x)))
+    outs.append(n.op("DepthToSpace", n.op("Concat", x, x, x, x, axis=1), blocksize=2))
+    check(build, n.model({"x": (2, 3, 6, 4)}, outs))
+
+
+def test_without_fusion_reuse_or_reordering(build) -> None:
+    from nets import NETS
+
+    for options in ({"fuse": False}, {"reuse": False, "in_place": False}, {"reorder": False}):
+        check(build, NETS["resnet"](), 1e-4, **options)

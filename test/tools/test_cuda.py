@@ -1,0 +1,100 @@
+"""The command line for a GPU: what is written, and runs under the simulator."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from occamy_xdsl.errors import UsageError
+from occamy_xdsl.lowering import linker
+
+
+@pytest.fixture(autouse=True)
+def needs_linker() -> None:
+    try:
+        linker.find_compiler()
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def expected(net: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Files of an input of the net and of what ONNX Runtime makes of it."""
+    x = np.random.default_rng(5).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    session = onnxruntime.InferenceSession(net, providers=["CPUExecutionProvider"])
+    paths = tmp_path / "x.npy", tmp_path / "y.npy"
+    for path, array in zip(paths, (x, session.run(None, {"x": x})[0]), strict=True):
+        np.save(path, array)
+    return paths
+
+
+def test_simulated_run(occamy, net: Path, expected: tuple[Path, Path], tmp_path: Path) -> None:
+    """Report and pool map on stdout, what is not simulated on stderr, the trace and outputs in files."""
+    x, y = expected
+    done = occamy(
+        "run", net, "--target", "cuda", "--simulate", "--trace", tmp_path / "trace.json",
+        "--input", f"x=@{x}", "--expect", f"y=@{y}", "--rtol", "1e-4", "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "device allocations  1\n" in done.out
+    assert "output 'y': equal" in done.out
+    pool = done.out[done.out.index("pool of ") :]
+    assert "activation" in pool
+    assert "of 'conv'" in pool
+    assert done.err.startswith("simulated: calls, memory and kernels are checked; speed and the numerics of")
+    assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "y.npy"), np.load(y), rtol=1e-4)
+
+
+def test_wrong_result_is_exit_code_1(occamy, net: Path, expected: tuple[Path, Path]) -> None:
+    x, y = expected
+    np.save(y, np.load(y) + 1)
+    done = occamy("run", net, "--target", "cuda", "--simulate", "--input", f"x=@{x}", "--expect", f"y=@{y}")
+    assert done.code == 1
+    assert "8 of 8 elements differ" in done.out
+
+
+def test_every_kind_of_output(occamy, net: Path, tmp_path: Path) -> None:
+    """Texts for people, and files that name NVIDIA's libraries but were made without them."""
+    texts = {
+        kind: occamy("compile", net, "--target", "cuda:sm_87", "--emit", kind, "-o", "-").out
+        for kind in ("dnn", "mem", "mlir", "llvm", "ptx", "header")
+    }
+    assert "align 256" in texts["mem"]
+    assert "llvm.call @cudnnConvolutionBiasActivationForward" in texts["mlir"]
+    assert "define i32 @occamy_main(" in texts["llvm"]
+    assert ".target sm_87" in texts["ptx"]
+    assert "The pool is memory of the GPU" in texts["header"]
+    for kind in ("lib", "exe", "obj"):
+        path = tmp_path / f"net.{kind}"
+        assert occamy("compile", net, "--target", "cuda", "--emit", kind, "-o", path).code == 0
+        assert path.read_bytes()[:4] == b"\x7fELF"
+    dynamic = subprocess.run(["readelf", "-d", tmp_path / "net.lib"], capture_output=True, text=True)
+    for name in ("libcudart.so.13", "libcuda.so.1", "libcudnn.so.9"):
+        assert f"[{name}]" in dynamic.stdout
+    assert "cublas" not in dynamic.stdout, "the net has no matrix product"
+
+
+def test_unsupported_nodes_are_exit_code_3(occamy, tmp_path: Path) -> None:
+    nodes = [
+        onnx.helper.make_node("MaxPool", ["x"], ["y", f"i{n}"], name, kernel_shape=[2])
+        for n, name in enumerate(("first", "second"))
+    ]
+    nodes[1].output[0] = "z"
+    outs = [onnx.helper.make_tensor_value_info(n, t, [1, 2, 3]) for n, t in (("y", 1), ("i0", 7), ("i1", 7))]
+    x = onnx.helper.make_tensor_value_info("x", 1, [1, 2, 4])
+    path = tmp_path / "positions.onnx"
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(
+        onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], outs), opset_imports=opset), path
+    )
+    done = occamy("compile", path, "--target", "cuda", "--emit", "ptx", "-o", "-")
+    assert done.code == 3
+    assert [line.split(" (")[0] for line in done.err.splitlines()] == [
+        "error: node 'first'",
+        "error: node 'second'",
+    ]
