@@ -209,6 +209,14 @@ def aliases() -> ModelProto:
     return n.model({"x": (4, 4)}, [joined, part, n.op("Sub", left, right), back, same])
 
 
+def overwritten() -> ModelProto:
+    """A part of a concatenation that is read after the result that takes the concatenation's place."""
+    n = Net()
+    part = n.op("LogSoftmax", "x", axis=1)
+    result = n.op("Relu", n.op("Concat", "x", part, axis=0))
+    return n.model({"x": (4, 4)}, [n.op("Unsqueeze", part, n.const([2], np.int64)), result])
+
+
 NETS: dict[str, Callable[[], ModelProto]] = {
     f.__name__: f
     for f in (
@@ -222,5 +230,6 @@ NETS: dict[str, Callable[[], ModelProto]] = {
         shufflenet,
         attention,
         aliases,
+        overwritten,
     )
 }

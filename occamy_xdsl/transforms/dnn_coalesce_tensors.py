@@ -1,6 +1,6 @@
 """`dnn-coalesce-tensors`: tensors share memory: views instead of copies, results in place of dying operands."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import cast
@@ -112,6 +112,8 @@ class Lives:
         self.position = {op: i for i, op in enumerate(table.ops)}
         self.ranges = {r.buffer: (r.first, r.last, r.bytes) for r in table.ranges}
         self.peak = table.max_live_bytes
+        self.overwritten: dict[Operation, int] = {}
+        """Where an op that works in place writes over what a `dnn.copy` has written."""
 
     def merged(self, gone: SSAValue, into: SSAValue) -> dict[SSAValue, tuple[int, int, int]]:
         """The ranges after `gone` has become part of `into`; the caller's buffers have none."""
@@ -150,6 +152,9 @@ def forward_destination(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bo
 
     Its producer then writes there, and a copy disappears. Not done where the peak would grow, since the
     other buffer may be needed earlier.
+
+    What the copy wrote may later be written over, by an op in place. Whoever else reads the buffer has to be
+    done by then.
     """
     target = op.outs[0]
     whole = root_of(target)
@@ -165,12 +170,27 @@ def forward_destination(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bo
         return False
     if plan_views(operand, dnn.strides_of(target)) is None:
         return False
+    end = len(lives.position)
+    lasts = lives.overwritten.get(op, end) if isinstance(op, dnn.CopyOp) else lives.position[op]
+    if isinstance(op, dnn.CopyOp) and lives.ranges[operand][1] >= lasts:
+        return False
+    for copy in filling_copies(operand):
+        lives.overwritten[copy] = min(lasts, lives.overwritten.get(copy, end))
     hoist(target)
     substitute(operand, target)
     lives.merge(operand, whole)
     if isinstance(op, dnn.CopyOp):
         Rewriter.erase_op(op)
     return True
+
+
+def filling_copies(buffer: SSAValue) -> Iterator[dnn.CopyOp]:
+    """The copies that write the buffer or a view of it."""
+    for op in dict.fromkeys(use.operation for use in buffer.uses):
+        if isinstance(op, dnn.ViewOp):
+            yield from filling_copies(op.view)
+        elif isinstance(op, dnn.CopyOp) and op.outs[0] is buffer:
+            yield op
 
 
 def hoist(value: SSAValue) -> None:
