@@ -211,7 +211,8 @@ def memory_table() -> str:
         for net, r in results.items()
     ]
     head = (
-        "| network | all tensors | freed after last use | pool | above its bound | in stripes |\n|---|---|---|---|---|---|\n"
+        "| network | all tensors | freed after last use | pool | above its bound | in stripes |\n"
+        "|---|---|---|---|---|---|\n"
     )
     return head + "\n".join(rows)
 
