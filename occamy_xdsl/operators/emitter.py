@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-MAX_GROWTH = 1024
+MAX_GROWTH = 8192
 """Bytes up to which a folded value may be larger than the constants it replaces."""
 
 ELEMENT_TYPES = frozenset[Attribute](

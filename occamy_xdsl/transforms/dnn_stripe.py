@@ -25,6 +25,24 @@ class DnnStripePass(ModulePass):
 
     Requires: value form; one block a function.
     Ensures: the bytes live at any position after memory insertion and coalescing are at most what they were.
+
+    Before:
+
+    ```mlir
+    %a = dnn.conv input(%x : tensor<1x3x8x8xf32>) filter(%v : ..) {..} -> tensor<1x16x8x8xf32>
+    %y = dnn.conv input(%a : tensor<1x16x8x8xf32>) filter(%w : ..) {..} -> tensor<1x4x8x8xf32>
+    ```
+
+    After:
+
+    ```mlir
+    %y = dnn.stripe ins(%x, %v, %w : ..) {..} -> tensor<1x4x8x8xf32> body {
+    ^bb0(..):
+      %a = dnn.conv ..
+      %b = dnn.conv ..
+      dnn.yield %b : tensor<1x4x8x8xf32>
+    }
+    ```
     """
 
     name = "dnn-stripe"

@@ -58,7 +58,7 @@ NETS = {
     "light_inception_v1": Golden(4_646_400, 4_650_000),
     "light_inception_v2": Golden(4_014_080, 4_020_000),
     "light_resnet50": Golden(5_218_304, 5_220_000),
-    "light_shufflenet": Golden(1_913_024, 2_890_000),
+    "light_shufflenet": Golden(1_831_424, 2_890_000),
     "light_squeezenet": Golden(3_928_576, 3_930_000),
     "light_vgg19": Golden(25_690_112, 25_700_000),
     "light_zfnet512": Golden(9_124_608, 9_130_000),
