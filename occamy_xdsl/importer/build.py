@@ -74,6 +74,8 @@ def import_model(
     """
     source = read(model)
     proto, file = source.model, source.label
+    if not proto.graph.output:
+        raise InvalidModelError("the graph has no outputs", file=file)
     if proto.functions:
         try:
             proto = onnx.inliner.inline_local_functions(proto)

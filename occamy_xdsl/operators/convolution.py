@@ -96,7 +96,12 @@ def kernel_of(node: Node, index: int = 1) -> tuple[int, ...]:
     return filter[2:]
 
 
-@operator("Conv")
+CONSTANT_FILTER = (
+    "a filter that is computed at run time is refused on the CPU, whose kernels read packed ones"
+)
+
+
+@operator("Conv", limits=CONSTANT_FILTER)
 def conv(node: Node, emit: Emitter) -> SSAValue:
     windows, sizes = place_windows(node, kernel_of(node))
     result = TensorType(node.element(), (node.shape(0)[0], node.shape(1)[0], *sizes))
@@ -114,7 +119,7 @@ def conv(node: Node, emit: Emitter) -> SSAValue:
     )
 
 
-@operator("ConvTranspose")
+@operator("ConvTranspose", limits=CONSTANT_FILTER)
 def conv_transpose(node: Node, emit: Emitter) -> SSAValue:
     windows = read_windows(node, kernel_of(node))
     group: int = node.attr("group")

@@ -302,10 +302,15 @@ class LibraryModel:
         return self._signature
 
     def bind(self, pool: int) -> Callable[[Sequence[int], Sequence[int]], None]:
-        """A function that runs the model in the pool at address `pool`; raises OccamyError."""
+        """
+        A function that runs the model in the pool at address `pool`.
+
+        Raises InvalidInputError for a weights file that is missing or of another model, else OccamyError.
+        """
         model = ctypes.c_void_p()
-        if self._create(ctypes.byref(model), ctypes.c_void_p(pool)):
-            raise OccamyError(f"{self._path}: {self._error(None).decode()}")
+        if code := self._create(ctypes.byref(model), ctypes.c_void_p(pool)):
+            error = InvalidInputError if code == abi.Code.WEIGHTS else OccamyError
+            raise error(f"{self._path}: {self._error(None).decode()}")
 
         def call(inputs: Sequence[int], outputs: Sequence[int]) -> None:
             pointers = [(ctypes.c_void_p * len(values))(*values) for values in (inputs, outputs)]

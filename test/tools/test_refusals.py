@@ -33,6 +33,8 @@ USAGE = [
     ("compile NET --report missing/report.json", "missing/report.json"),
     ("compile NET --save-temps NET", "NET"),
     ("compile NET --threads 2", "--threads 2"),
+    ("compile .", "a folder"),
+    ("check NET --rtol -1", "--rtol"),
     ("compile NET --stripe-budget much", "--stripe-budget much"),
     ("compile NET --stripe-budget 5% --no-reuse", "stripe budget 5.0"),
     ("compile NET --planner magic", "'magic'"),

@@ -802,3 +802,9 @@ def test_a_thousand_nodes_take_less_than_a_second():
     text(module)
     assert time.process_time() - start < 1
     assert len(operations(module)) == 1000
+
+
+def test_a_graph_without_outputs_is_refused():
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    model = helper.make_model(helper.make_graph([], "empty", [value], []))
+    refused(model, "the graph has no outputs")

@@ -29,8 +29,8 @@ def check(
         list[str], typer.Option(metavar="NAME=@x.npy", help="Value of an input, as for run; may be repeated.")
     ] = [],  # noqa: B006  # typer copies it
     seed: Annotated[int, typer.Option(metavar="S", min=0, help="Seed of the other inputs.")] = 0,
-    rtol: Annotated[float | None, typer.Option(metavar="R", help="Relative tolerance.")] = None,
-    atol: Annotated[float | None, typer.Option(metavar="A", help="Absolute tolerance.")] = None,
+    rtol: Annotated[float | None, typer.Option(metavar="R", min=0, help="Relative tolerance.")] = None,
+    atol: Annotated[float | None, typer.Option(metavar="A", min=0, help="Absolute tolerance.")] = None,
 ) -> None:
     """Compare a model's results with another implementation; exit 1 where they differ."""
     from occamy_xdsl.compiler import compile_to_memory

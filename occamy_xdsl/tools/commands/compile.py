@@ -65,6 +65,8 @@ def compile(
         raise UsageError(f"--report {report}: the name must end in .json or .html")
     if not options.resolve().is_cuda and emit == "ptx":
         raise UsageError("--emit ptx: needs a cuda target")
+    if not model.name:
+        raise UsageError(f"{model}: a folder, not a model")
     stem = Path("model.onnx") if str(model) == "-" else model
     output = output or stem.with_name(stem.stem + SUFFIXES[emit])
     if str(output) == "-":

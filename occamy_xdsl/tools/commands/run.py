@@ -43,8 +43,12 @@ def run(
     expect: Annotated[
         list[str], typer.Option(metavar="NAME=@y.npy", help="What an output must be; exit 1 where it is not.")
     ] = [],  # noqa: B006
-    rtol: Annotated[float | None, typer.Option(metavar="R", help="Relative tolerance of --expect.")] = None,
-    atol: Annotated[float | None, typer.Option(metavar="A", help="Absolute tolerance of --expect.")] = None,
+    rtol: Annotated[
+        float | None, typer.Option(metavar="R", min=0, help="Relative tolerance of --expect.")
+    ] = None,
+    atol: Annotated[
+        float | None, typer.Option(metavar="A", min=0, help="Absolute tolerance of --expect.")
+    ] = None,
     repeat: Annotated[int, typer.Option(metavar="N", min=1, help="Run N times and print timings.")] = 1,
     profile: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the time of each node.")
