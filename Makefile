@@ -36,7 +36,7 @@ conformance: $(READY) ## run ONNX's backend suite (minutes): counts of passed, f
 	$(BIN)/python bench/conformance.py -j $(JOBS)
 
 nets: $(READY) ## run the networks of the paper at real size against ONNX Runtime (minutes; needs ../shared)
-	$(BIN)/python -m pytest -m slow test/end_to_end/test_paper_nets.py
+	$(BIN)/python -m pytest --slow -m slow test/end_to_end/test_paper_nets.py
 
 lint: $(READY) ## ruff, formatting and types
 	$(BIN)/ruff check .

@@ -203,7 +203,8 @@ def markdown(rows: list[Row], cpu: str) -> str:
     lines = [
         f"# Memory, measured on {cpu}",
         "",
-        "MB are 10^6 bytes; made by `make bench-measured`, whose source says what each column is.",
+        "MB are 10^6 bytes; made by `make bench-measured`, whose source says what each column is. Times come from\n"
+        "separate processes on a shared machine: to compare times, use `make bench`.",
         "",
         "| " + " | ".join(heads) + " |",
         "|---" * len(heads) + "|",
