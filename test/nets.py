@@ -217,6 +217,20 @@ def overwritten() -> ModelProto:
     return n.model({"x": (4, 4)}, [n.op("Unsqueeze", part, n.const([2], np.int64)), result])
 
 
+def shared_weights() -> ModelProto:
+    """Weights that layers see whole, transposed and in parts, each part too large to be folded."""
+    n = Net()
+    w = n.random(16, 160, scale=0.1)
+    y = n.op("MatMul", n.op("MatMul", "x", w), n.op("Transpose", w, perm=[1, 0]))
+    filters, start, middle, end = n.random(600, 1, 3, 3), *(n.const([i], np.int64) for i in (0, 280, 600))
+    x = n.op("Reshape", y, n.const([1, 1, 6, 16], np.int64))
+    parts = [
+        n.op("Slice", filters, a, b, n.const([0], np.int64)) for a, b in ((start, middle), (middle, end))
+    ]
+    convs = [n.op("Conv", x, part, kernel_shape=[3, 3]) for part in (*parts, filters)]
+    return n.model({"x": (1, 6, 16)}, [y, *convs])
+
+
 NETS: dict[str, Callable[[], ModelProto]] = {
     f.__name__: f
     for f in (
@@ -231,5 +245,6 @@ NETS: dict[str, Callable[[], ModelProto]] = {
         attention,
         aliases,
         overwritten,
+        shared_weights,
     )
 }

@@ -39,7 +39,8 @@ class DnnInsertMemoryOpsPass(ModulePass):
     Gives every tensor a buffer: `dnn.malloc` before the op that writes it, `dnn.dealloc` when it is dead.
 
     Results become output arguments, to which the values returned are copied. Ops that only rearrange elements
-    become views that are copied into buffers of their own; `dnn-coalesce-tensors` removes the copies it can.
+    become views that are copied into buffers of their own; `dnn-coalesce-tensors` removes the copies it can. Views
+    of constants need no copy.
 
     Modes:
 
@@ -218,6 +219,8 @@ class _Insertion:
                 strides = broadcast_strides(have, strides, shape)
             case _:
                 strides = reshaped_strides(have, strides, shape)
+        if strides is not None and min((0, *strides)) >= 0 and 0 not in shape and _is_constant(source):
+            return self.view(source, offset, shape, strides)
         target = self.malloc(value_type(result.type), hint)
         if 0 in shape:
             return target
@@ -233,6 +236,11 @@ class _Insertion:
         self.copy(source, dense)
         self.copy(self.view(dense, 0, shape, contiguous_strides(shape)), target)
         return target
+
+
+def _is_constant(buffer: SSAValue) -> bool:
+    """Whether a buffer shows a constant, which is never written and takes no memory."""
+    return isinstance(root_of(buffer).owner, dnn.ConstantOp)
 
 
 def insert_deallocs(block: Block) -> None:

@@ -1,8 +1,11 @@
 """`convert-dnn-to-cpu`: a function in pool form becomes calls of generated kernels, on upstream dialects."""
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects import arith, memref
 from xdsl.dialects.builtin import (
@@ -195,19 +198,14 @@ class _Conversion:
         root = root_of(operand)
         shift = offset_in_root(operand) * dnn.element_bytes(dnn.element_type_of(operand))
         if isinstance(root.owner, dnn.ConstantOp):
-            size = buffer.extent * buffer.element_bytes if pack is not None else dnn.byte_size(root)
-            return self.weights, self.blob_offset(root.owner, pack, kernel, size) + shift
+            if pack is not None:
+                packed = Weights.derived(f"packed-{kernel.symbol}", pack, seen_through(operand))
+                size = buffer.extent * buffer.element_bytes
+                return self.weights, self.offset_in_blob(packed, WeightsRefAttr(packed), size)
+            size = dnn.byte_size(root)
+            return self.weights, self.offset_in_blob(root.owner.weights, root.owner.value, size) + shift
         base, offset = self.bases[root]
         return base, offset + shift
-
-    def blob_offset(self, constant: dnn.ConstantOp, pack: Pack | None, kernel: Kernel, size: int) -> int:
-        """Where the weights blob holds a constant in the form that `kernel` reads, in bytes."""
-        weights = constant.weights
-        value: Attribute = constant.value
-        if pack is not None:
-            weights = Weights.derived(f"packed-{kernel.symbol}", pack, weights)
-            value = WeightsRefAttr(weights)
-        return self.offset_in_blob(weights, value, size)
 
     def offset_in_blob(self, weights: Weights, value: Attribute, size: int) -> int:
         """Where the weights blob holds `weights` of `size` bytes, in bytes."""
@@ -250,6 +248,23 @@ class _Conversion:
 
 def _is_known(operand: SSAValue | Weights) -> bool:
     return isinstance(operand, Weights) or isinstance(root_of(operand).owner, dnn.ConstantOp)
+
+
+def seen_through(operand: SSAValue) -> Weights:
+    """The values of a constant, as the view `operand` of it shows them."""
+    constant = root_of(operand).owner
+    assert isinstance(constant, dnn.ConstantOp)
+    weights = constant.weights
+    if operand is constant.output:
+        return weights
+    offset, shape, strides = offset_in_root(operand), dnn.shape_of(operand), dnn.strides_of(operand)
+
+    def view(array: NDArray[Any]) -> NDArray[Any]:
+        flat = np.ascontiguousarray(array).reshape(-1)[offset:]
+        return as_strided(flat, shape, [stride * flat.itemsize for stride in strides])
+
+    label = f"view-{offset}-{'x'.join(map(str, shape))}-{'x'.join(map(str, strides))}"
+    return Weights.derived(label, view, weights, dtype=weights.dtype, shape=shape)
 
 
 def _bytes_type(size: int) -> MemRefType[Attribute]:
