@@ -112,6 +112,10 @@ class Options:
         ):
             if value not in known:
                 raise UsageError(f"{name} '{value}': expected one of {', '.join(known)}")
+        limits: dict[str, Any] = {"memory_limit": self.memory_limit, "workspace_limit": self.workspace_limit}
+        for name, value in limits.items():
+            if value is not None and not (isinstance(value, int) and value >= 0):
+                raise UsageError(f"{name} {value!r}: expected a whole number of bytes")
         if self.stripe_budget is not None and not 0 <= self.stripe_budget < float("inf"):
             raise UsageError(f"stripe budget {self.stripe_budget}: expected a percentage from 0 on")
         if self.stripe_budget and (self.memory != "pool" or not self.reuse):

@@ -234,3 +234,9 @@ def test_backend_knows_its_limits():
         backend.prepare(proto)
     with pytest.raises(oc.UsageError, match="CUDA"):
         backend.prepare(make_model(), "CUDA")
+
+
+@pytest.mark.parametrize("limit", ["64MiB", -1, 1.5])
+def test_limits_are_whole_bytes(limit: object):
+    with pytest.raises(oc.UsageError, match="whole number of bytes"):
+        oc.compile(make_model(), memory_limit=limit)
