@@ -52,9 +52,8 @@ class DnnBorrowOutputsPass(ModulePass):
     """Bytes to which places within an output are aligned, relative to its start."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                borrow(function, self.alignment)
+        for function in dnn.functions_in("buffer", op, self.name):
+            borrow(function, self.alignment)
 
 
 def borrow(function: FuncOp, alignment: int) -> None:

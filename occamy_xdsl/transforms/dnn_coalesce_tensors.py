@@ -64,9 +64,8 @@ class DnnCoalesceTensorsPass(ModulePass):
     """Whether results take the place of operands that die."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                coalesce(function, views=self.views, in_place=self.in_place)
+        for function in dnn.functions_in("buffer", op, self.name):
+            coalesce(function, views=self.views, in_place=self.in_place)
 
 
 def coalesce(function: FuncOp, *, views: bool, in_place: bool) -> None:

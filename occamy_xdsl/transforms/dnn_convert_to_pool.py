@@ -68,9 +68,10 @@ class DnnConvertToPoolPass(ModulePass):
         if self.planner not in PLANNERS:
             known = ", ".join(PLANNERS)
             raise PassFailedException(f"{self.name}: no planner '{self.planner}', choose one of {known}")
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                self.convert(function)
+        if self.alignment < 1 or self.alignment & (self.alignment - 1):
+            raise PassFailedException(f"{self.name}: alignment must be a power of two, got {self.alignment}")
+        for function in dnn.functions_in("buffer", op, self.name):
+            self.convert(function)
 
     def convert(self, function: FuncOp) -> None:
         block = function.body.block

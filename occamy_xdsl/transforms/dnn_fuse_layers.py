@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -84,9 +83,8 @@ class DnnFuseLayersPass(ModulePass):
     """Whether convolutions may get prologues and joined inputs, which not every target has kernels for."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                fuse_block(function.body.block, inputs=self.inputs)
+        for function in dnn.functions_in("value", op, self.name):
+            fuse_block(function.body.block, inputs=self.inputs)
 
 
 def fuse_block(block: Block, *, inputs: bool) -> None:

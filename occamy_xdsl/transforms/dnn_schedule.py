@@ -59,9 +59,8 @@ class DnnSchedulePass(ModulePass):
     """Sets of executed ops that the search may visit before it falls back to a beam."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                schedule(ctx, function, self.states)
+        for function in dnn.functions_in("value", op, self.name):
+            schedule(ctx, function, self.states)
 
 
 def schedule(ctx: Context, function: FuncOp, states: int) -> None:

@@ -51,9 +51,8 @@ class DnnStripePass(ModulePass):
     """Extra multiply-accumulates allowed, in percent of the network's; 0 means that none may be computed twice."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                stripe(ctx, function, self.budget / 100)
+        for function in dnn.functions_in("value", op, self.name):
+            stripe(ctx, function, self.budget / 100)
 
 
 def stripe(ctx: Context, function: FuncOp, budget: float) -> None:

@@ -41,6 +41,7 @@ from occamy_xdsl.dialects.dnn.compute import (
     WindowOp,
     accumulator_type,
 )
+from occamy_xdsl.dialects.dnn.form import Form, check_form, functions_in
 from occamy_xdsl.dialects.dnn.memory import (
     ConstantOp,
     CopyOp,
@@ -74,6 +75,7 @@ __all__ = [
     "DeallocOp",
     "Dnn",
     "ElementwiseOp",
+    "Form",
     "FusableOp",
     "GatherOp",
     "KernelOp",
@@ -102,8 +104,10 @@ __all__ = [
     "accumulator_type",
     "buffer_type",
     "byte_size",
+    "check_form",
     "element_bytes",
     "element_type_of",
+    "functions_in",
     "i64_array",
     "integer_width",
     "ints",
