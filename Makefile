@@ -29,7 +29,7 @@ test: $(READY) ## run all tests: lit, then pytest
 	$(BIN)/lit -q -j $(JOBS) test
 	$(BIN)/python -m pytest -n $(JOBS)
 
-bench: $(READY) ## time networks against ONNX Runtime, in turns, one thread (NETS="a.onnx b.onnx" for others)
+bench: $(READY) ## time networks, whole and in stripes, against ONNX Runtime, in turns, one thread (NETS="a.onnx b.onnx" for others)
 	$(BIN)/python bench/latency.py $(NETS)
 
 conformance: $(READY) ## run ONNX's backend suite (minutes): counts of passed, failed and refused tests
