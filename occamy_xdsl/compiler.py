@@ -209,7 +209,7 @@ class Compilation:
             model=self.model.name,
             target=self.options.target,
             memory=self.options.memory,
-            planner=self.options.planner,
+            planner=self.options.planner if self.options.memory == "pool" else "none",
             passes=self.steps,
             streams_weights=self.options.stream_weights,
             unshared_bytes=self._unshared_bytes,
