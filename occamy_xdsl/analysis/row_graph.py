@@ -1,6 +1,6 @@
 """A block of `dnn` value form as the planner of stripes sees it: ops on rows of values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -8,7 +8,7 @@ from xdsl.ir import Block, BlockArgument, SSAValue
 
 from occamy_xdsl.analysis.in_place import in_place_operands
 from occamy_xdsl.dialects import dnn
-from occamy_xdsl.dialects.dnn.rows import ROWS, row_maps
+from occamy_xdsl.dialects.dnn.rows import RowMaps, row_maps
 from occamy_xdsl.planning.stripes import Graph, RowOp, Value
 
 
@@ -18,17 +18,26 @@ class RowGraph:
 
     ops: tuple[dnn.KernelOp, ...]
     values: tuple[SSAValue, ...]
+    dims: Mapping[SSAValue, int]
+    """The dimension along which the rows of each value lie that an op can compute by rows."""
     graph: Graph
 
     @staticmethod
-    def of(block: Block, outputs: Sequence[SSAValue]) -> "RowGraph":
-        """`outputs` are returned or yielded; arguments, outputs and constants are not the function's memory."""
+    def of(
+        block: Block, outputs: Sequence[SSAValue], dims: Mapping[SSAValue, int] | None = None
+    ) -> "RowGraph":
+        """
+        `outputs` are returned or yielded; arguments, outputs and constants are not the function's memory.
+
+        Where rows lie is chosen, if it is not given.
+        """
+        kernels = [op for op in block.ops if isinstance(op, dnn.KernelOp)]
+        dims = choose_dims(kernels) if dims is None else dims
         number: dict[SSAValue, int] = {}
         values = list[Value]()
 
         def add(value: SSAValue) -> int:
-            shape = dnn.shape_of(value)
-            rows = shape[ROWS] if len(shape) > ROWS else 1
+            rows = dnn.shape_of(value)[dims[value]] if value in dims else 1
             pinned = isinstance(value, BlockArgument) or value in outputs
             number[value] = len(values)
             values.append(Value(dnn.byte_size(value), max(rows, 1), pinned))
@@ -36,13 +45,14 @@ class RowGraph:
 
         for argument in block.args:
             add(argument)
-        kernels = [op for op in block.ops if isinstance(op, dnn.KernelOp)]
         ops = list[RowOp]()
         for op in kernels:
-            maps = row_maps(op)
+            maps = maps_of(op, dims)
+            rows_of = maps or [None] * len(op.operands)
+            # The rows that an op of the same segment has made lie along one dimension only.
             reads = [
-                (number[v], None if maps is None else maps[i])
-                for i, v in enumerate(op.operands)
+                (number[v], m if m is not None and dims.get(v, m.dim) == m.dim else None)
+                for v, m in zip(op.operands, rows_of, strict=True)
                 if v in number
             ]
             concat = isinstance(op, dnn.ConcatOp)
@@ -58,7 +68,36 @@ class RowGraph:
                 )
             )
         graph = Graph(ops, values, [number[v] for v in outputs if v in number])
-        return RowGraph(tuple(kernels), tuple(number), graph)
+        return RowGraph(tuple(kernels), tuple(number), dims, graph)
+
+
+def maps_of(op: dnn.KernelOp, dims: Mapping[SSAValue, int]) -> RowMaps | None:
+    """The row maps of an op, None where it needs all that it reads whole."""
+    return row_maps(op, dims[op.results[0]]) if op.results[0] in dims else None
+
+
+def choose_dims(ops: Sequence[dnn.KernelOp]) -> dict[SSAValue, int]:
+    """
+    A dimension for the rows of each result of `ops`, which are in order of execution.
+
+    The rows of the first operand that has any go on if the op can compute them apart. Else rows begin: the lines of
+    images, the tokens of sequences, or whatever else can be cut.
+    """
+    dims: dict[SSAValue, int] = {}
+    for op in ops:
+        rank = len(dnn.shape_of(op.results[0]))
+        order = sorted(range(rank), key=lambda d: (d != rank - 2, d))
+        options = {d: maps for d in order if (maps := row_maps(op, d)) is not None}
+        goes_on = (
+            d
+            for i, v in enumerate(op.operands)
+            for d, maps in options.items()
+            if (rows_of := maps[i]) is not None and dims.get(v) == rows_of.dim
+        )
+        dim = next(goes_on, next(iter(options), None))
+        if dim is not None:
+            dims[op.results[0]] = dim
+    return dims
 
 
 def work_of(op: dnn.KernelOp) -> int:

@@ -193,6 +193,8 @@ class Graph:
         for k, op in enumerate(ops):
             for value, _ in op.reads:
                 self.readers.setdefault(value, []).append(k)
+        self._inside: dict[tuple[int, int], list[int]] = {}
+        self._around: dict[tuple[int, int], tuple[int, int]] = {}
         self._root = list(range(len(values)))
         for op in ops:
             if op.view and op.reads:
@@ -234,14 +236,18 @@ class Graph:
             change[max(first, 0)] += self.bytes_of(root)
             change[min(last, len(self.ops)) + 1] -= self.bytes_of(root)
         live = list(accumulate(change))[: len(self.ops)]
-        for k, op in enumerate(self.ops):
-            result = self.root(op.writes[0])
-            for value in op.inplace:
-                root = self.root(value)
-                if root != result and root == value and self.lives[root][1] == k:
-                    live[k] -= min(self.bytes_of(result), self.bytes_of(root))
-                    break
+        for k in range(len(self.ops)):
+            live[k] -= self._saved_in_place(k, lambda root, k=k: self.lives[root][1] == k)
         return live
+
+    def _saved_in_place(self, k: int, dies: Callable[[int], bool]) -> int:
+        """Bytes that op `k` needs less, since its result takes the place of a storage that `dies` there."""
+        result = self.root(self.ops[k].writes[0])
+        for value in self.ops[k].inplace:
+            root = self.root(value)
+            if root != result and root == value and dies(root):
+                return min(self.bytes_of(result), self.bytes_of(root))
+        return 0
 
     @cached_property
     def crossing(self) -> list[int]:
@@ -253,32 +259,27 @@ class Graph:
                 change[min(last, len(self.ops)) + 1] -= self.bytes_of(root)
         return list(accumulate(change))[: len(self.ops) + 1]
 
-    @cached_property
-    def furthest(self) -> list[int]:
-        """
-        For each op, the largest end of a segment that starts there.
-
-        Ops that are not local may lie between the segment's own if they can run before it, and what an op of
-        the segment needs whole must come from outside.
-        """
-        source = list[int]()  # the last local op that an op that is not local depends on
-        needs = list[int]()  # a segment that holds this op must start after it
-        for k, op in enumerate(self.ops):
-            writers = [
-                self.writer[v] for v, rows_of in op.reads if v in self.writer and not (op.local and rows_of)
-            ]
-            needs.append(max((source[w] for w in writers), default=-1))
-            source.append(k if op.local else needs[k])
-        furthest = [0] * len(self.ops)
-        for first in range(len(self.ops)):
-            furthest[first] = next(
-                (k for k in range(first, len(self.ops)) if needs[k] >= first), len(self.ops)
-            )
-        return furthest
-
     def inside(self, first: int, last: int) -> list[int]:
-        """The ops of a segment: those among [first, last) that are local. The others run before it."""
-        return [k for k in range(first, last) if self.ops[k].local]
+        """
+        The ops of a segment: the local ones among [first, last), but for those that others of them need whole.
+
+        These, and the ops that are not local, run before the segment.
+        """
+        if (first, last) not in self._inside:
+            before = set[int]()
+            for k in reversed(range(first, last)):
+                if not self.ops[k].local or any(
+                    reader in before or (reader < last and not self._by_rows(reader, value))
+                    for value in self.ops[k].writes
+                    for reader in self.readers.get(value, ())
+                ):
+                    before.add(k)
+            self._inside[first, last] = [k for k in range(first, last) if k not in before]
+        return self._inside[first, last]
+
+    def _by_rows(self, reader: int, value: int) -> bool:
+        """Whether an op needs only some rows of a value for some rows of its result."""
+        return all(rows_of is not None for v, rows_of in self.ops[reader].reads if v == value)
 
     def leaving(self, first: int, last: int) -> list[int]:
         """Values that a segment writes and others read, or that are returned."""
@@ -289,19 +290,44 @@ class Graph:
             if v in self.outputs or any(r >= last for r in self.readers.get(v, ()))
         ]
 
-    def outside(self, first: int, last: int) -> int:
-        """Bytes of the values that are whole while ops [first, last) run in stripes."""
-        return sum(
-            size
-            for size, born, dead in self._spans
-            if born < last and dead >= first and (born < first or dead >= last or not self.ops[born].local)
-        )
+    def around(self, first: int, last: int) -> tuple[int, int]:
+        """
+        Most bytes live while the ops among [first, last) run that come before the stripes, and the bytes of the
+        values that are whole while the stripes run.
+        """
+        if (first, last) not in self._around:
+            inside = set(self.inside(first, last))
+            before = {k: i for i, k in enumerate(k for k in range(first, last) if k not in inside)}
+            end = len(before)
+            change = [0] * (end + 2)
+            dies: dict[int, int] = {}
+            for root, touches in self._touches:
+                born, dead = touches[0], touches[-1]
+                if dead < first or born >= last:
+                    continue
+                early = [before[k] for k in touches if k in before]
+                if first <= born and dead < last and not early:
+                    continue  # never whole
+                in_stripes = dead >= last or any(k in inside for k in touches)
+                dies[root] = end if in_stripes else max(early)
+                change[0 if born < first else min(early, default=end)] += self.bytes_of(root)
+                change[dies[root] + 1] -= self.bytes_of(root)
+            live = list(accumulate(change))
+            for k, i in before.items():
+                live[i] -= self._saved_in_place(k, lambda root, i=i: dies.get(root) == i)
+            self._around[first, last] = max(live[:end], default=0), live[end]
+        return self._around[first, last]
 
     @cached_property
-    def _spans(self) -> list[tuple[int, int, int]]:
-        """Bytes, first and last op of each storage that costs something."""
-        spans = ((self.bytes_of(root), *span) for root, span in self.lives.items())
-        return [span for span in spans if span[0]]
+    def _touches(self) -> list[tuple[int, list[int]]]:
+        """Each storage that costs something, and the ops that write or read it, in order."""
+        touches: dict[int, set[int]] = {}
+        for k, op in enumerate(self.ops):
+            for value in (*op.writes, *(v for v, _ in op.reads)):
+                touches.setdefault(self.root(value), set()).add(k)
+        for root, (first, last) in self.lives.items():
+            touches.setdefault(root, set()).update((first, last))
+        return [(root, sorted(ops)) for root, ops in touches.items() if self.bytes_of(root)]
 
     def cost(self, first: int, last: int, ends: Sequence[int], halo: Halo) -> Cost:
         """
@@ -363,7 +389,8 @@ class Graph:
                     copied += repeats[s] * held
             at += len(pieces)
             calls += repeats[s] * len(pieces)
-        peak = self.outside(first, last) + max(accumulate(change))
+        before, whole = self.around(first, last)
+        peak = max(before, whole + max(accumulate(change)))
         extra = work - sum(op.work for op in ops) if halo == "recompute" else 0
         return Cost(peak, max(extra, 0), copied, calls)
 
@@ -402,10 +429,13 @@ class _Search:
         self.costs: dict[Segment, Cost] = {}
         crossing = [1 << 62, *graph.crossing, 1 << 62]
         local = [False, *(op.local for op in graph.ops), False]
+        whole = [any(rows_of is None and v in graph.writer for v, rows_of in op.reads) for op in graph.ops]
         self.ends = [
             b
             for b in range(len(graph.ops) + 1)
-            if crossing[b] >= crossing[b + 1] <= crossing[b + 2] or local[b] != local[b + 1]
+            if crossing[b] >= crossing[b + 1] <= crossing[b + 2]
+            or local[b] != local[b + 1]
+            or (b < len(graph.ops) and whole[b])
         ]
 
     def options(self, first: int, last: int, target: int) -> tuple[Segment, Cost] | None:
@@ -447,9 +477,9 @@ class _Search:
             if b not in allowed:
                 continue
             for end in places:
-                if not b < end <= min(b + LONGEST, graph.furthest[b]) or critical[b] == critical[end]:
+                if not b < end <= b + LONGEST or critical[b] == critical[end]:
                     continue
-                if not graph.leaving(b, end) or graph.outside(b, end) > target:
+                if b not in graph.inside(b, end) or max(graph.around(b, end)) > target:
                     continue
                 option = self.options(b, end, target)
                 if option is None:

@@ -90,11 +90,15 @@ def wrap(function: FuncOp, plan: Plan) -> None:
     for segment in plan.segments:
         leaving = [body.values[v] for v in body.graph.leaving(segment.first, segment.last)]
         inside = [body.ops[k] for k in body.graph.inside(segment.first, segment.last)]
-        wrap_ops(block, inside, leaving, segment)
+        wrap_ops(block, inside, leaving, [body.dims[v] for v in leaving], segment)
 
 
 def wrap_ops(
-    block: Block, ops: Sequence[dnn.KernelOp], leaving: Sequence[SSAValue], segment: Segment
+    block: Block,
+    ops: Sequence[dnn.KernelOp],
+    leaving: Sequence[SSAValue],
+    dims: Sequence[int],
+    segment: Segment,
 ) -> None:
     """Replaces `ops` by one `dnn.stripe` with the results `leaving`, in the place of the last of them."""
     inside = {r for op in ops for r in op.results}
@@ -110,7 +114,7 @@ def wrap_ops(
         body.add_op(clone)
     body.add_op(dnn.YieldOp(*(mapped[v] for v in leaving)))
     region = Region(body)
-    new = dnn.StripeOp(ins, [v.type for v in leaving], region, segment.ends, segment.halo)
+    new = dnn.StripeOp(ins, [v.type for v in leaving], region, dims, segment.ends, segment.halo)
     last: Operation = ops[-1]
     new.location = last.location
     block.insert_op_before(new, last)
