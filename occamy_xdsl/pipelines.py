@@ -218,6 +218,16 @@ def levers(options: Options) -> list[Options]:
     return tries
 
 
+def _stripes(budget: float) -> list[str]:
+    """Images of a batch and heads of attention one after the other, then lines and tokens of each."""
+    return [
+        _spec("dnn-stripe", budget=budget, batch=True),
+        "dnn-expand-stripes",
+        _spec("dnn-stripe", budget=budget),
+        "dnn-expand-stripes",
+    ]
+
+
 LAST_STRIPE_BUDGET = 25.0
 """Percent of extra arithmetic that is spent on stripes before a memory limit is refused."""
 
@@ -284,11 +294,7 @@ def stages(options: Options) -> list[Stage]:
                 "dce",
                 layouts,
                 *([_spec("dnn-schedule", **_more_states(options))] if options.reorder else []),
-                *(
-                    [_spec("dnn-stripe", budget=options.stripes), "dnn-expand-stripes"]
-                    if options.stripes
-                    else []
-                ),
+                *(_stripes(options.stripes) if options.stripes else []),
             ],
         ),
         Stage("mem", memory),

@@ -8,7 +8,7 @@ from xdsl.ir import Block, BlockArgument, SSAValue
 
 from occamy_xdsl.analysis.in_place import in_place_operands
 from occamy_xdsl.dialects import dnn
-from occamy_xdsl.dialects.dnn.rows import RowMaps, row_maps
+from occamy_xdsl.dialects.dnn.rows import RowMap, RowMaps, row_maps
 from occamy_xdsl.planning.stripes import Graph, RowOp, Value
 
 
@@ -24,15 +24,14 @@ class RowGraph:
 
     @staticmethod
     def of(
-        block: Block, outputs: Sequence[SSAValue], dims: Mapping[SSAValue, int] | None = None
+        block: Block, outputs: Sequence[SSAValue], dims: Mapping[SSAValue, int]
     ) -> "RowGraph":
         """
         `outputs` are returned or yielded; arguments, outputs and constants are not the function's memory.
 
-        Where rows lie is chosen, if it is not given.
+        `dims` has the dimension along which the rows of each value lie, if any.
         """
         kernels = [op for op in block.ops if isinstance(op, dnn.KernelOp)]
-        dims = choose_dims(kernels) if dims is None else dims
         number: dict[SSAValue, int] = {}
         values = list[Value]()
 
@@ -61,6 +60,7 @@ class RowGraph:
                     tuple(reads),
                     tuple(add(r) for r in op.results),
                     work_of(op),
+                    whole_bytes(op, rows_of),
                     local=maps is not None,
                     view=isinstance(op, dnn.ShapeOp) and not concat,
                     join=concat,
@@ -76,17 +76,21 @@ def maps_of(op: dnn.KernelOp, dims: Mapping[SSAValue, int]) -> RowMaps | None:
     return row_maps(op, dims[op.results[0]]) if op.results[0] in dims else None
 
 
-def choose_dims(ops: Sequence[dnn.KernelOp]) -> dict[SSAValue, int]:
+def choose_dims(block: Block, *, batch: bool) -> dict[SSAValue, int]:
     """
-    A dimension for the rows of each result of `ops`, which are in order of execution.
+    A dimension for the rows of each result of ops in value form that can compute them apart.
 
-    The rows of the first operand that has any go on if the op can compute them apart. Else rows begin: the lines of
-    images, the tokens of sequences, or whatever else can be cut.
+    With `batch`, one of those of which each element is a problem of its own: images of a batch, heads of attention.
+    Else the lines of images, the tokens of sequences, or whatever else can be cut.
+
+    The rows of the first operand that has any go on if the op can compute them apart.
     """
     dims: dict[SSAValue, int] = {}
-    for op in ops:
+    for op in block.ops:
+        if not isinstance(op, dnn.KernelOp) or not op.results:
+            continue
         rank = len(dnn.shape_of(op.results[0]))
-        order = sorted(range(rank), key=lambda d: (d != rank - 2, d))
+        order = range(rank - 2) if batch else sorted(range(rank), key=lambda d: (d != rank - 2, d))
         options = {d: maps for d in order if (maps := row_maps(op, d)) is not None}
         goes_on = (
             d
@@ -98,6 +102,17 @@ def choose_dims(ops: Sequence[dnn.KernelOp]) -> dict[SSAValue, int]:
         if dim is not None:
             dims[op.results[0]] = dim
     return dims
+
+
+def whole_bytes(op: dnn.KernelOp, maps: Sequence[RowMap | None]) -> int:
+    """
+    Bytes that an op reads for any rows of its result, weights too.
+
+    Not those of a convolution's filters, which meet all pixels of even one line: reading them takes no extra time.
+    """
+    if isinstance(op, dnn.ConvOp | dnn.ConvTransposeOp):
+        return 0
+    return sum(dnn.byte_size(v) for v, rows_of in zip(op.operands, maps, strict=True) if rows_of is None)
 
 
 def work_of(op: dnn.KernelOp) -> int:

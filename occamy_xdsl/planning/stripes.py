@@ -14,7 +14,10 @@ STRIPES = (2, 3, 4, 5, 7, 8, 10, 14, 16, 20, 28, 32, 56, 64)
 """Numbers of stripes that are tried, fewest first."""
 
 WORK_PER_BYTE = 3
-"""Multiply-accumulates in the time that copying a byte between stripes takes."""
+"""Multiply-accumulates in the time that copying a byte between stripes takes, or reading one once more."""
+
+CACHED = 1 << 20
+"""Bytes that a core's cache keeps from one stripe to the next: reading them again takes no time."""
 
 WORK_PER_CALL = 20_000
 """Multiply-accumulates in the time that one more call of a kernel takes."""
@@ -24,6 +27,9 @@ MODELLED = 4
 
 SLACK = 16
 """The share 1 / SLACK of the lowest peak is given up for fewer stripes."""
+
+CALLERS_SLACK = 64
+"""So is the share 1 / CALLERS_SLACK of the caller's own buffers, beside which it does not count."""
 
 LONGEST = 100
 """Most ops that run in stripes together."""
@@ -44,13 +50,14 @@ class RowOp:
     One op over values, which are numbered from 0. It may run in stripes if it is `local`.
 
     `reads` pairs each operand with its row map, None where it is needed whole. `work` is in multiply-accumulates
-    for all rows. A `view` needs no memory (a part of its operand), a `join` puts its operands together in
+    for all rows, `whole` are the bytes that any rows of the result need. A `view` needs no memory (a part of its operand), a `join` puts its operands together in
     place. The result may take the place of a value in `inplace` that dies.
     """
 
     reads: tuple[tuple[int, RowMap | None], ...]
     writes: tuple[int, ...]
     work: int = 0
+    whole: int = 0
     local: bool = False
     view: bool = False
     join: bool = False
@@ -169,17 +176,22 @@ def unroll(
 
 @dataclass(frozen=True)
 class Cost:
-    """What a segment costs: most bytes live inside it, work done twice, bytes copied, and pieces to run."""
+    """
+    What a segment costs: most bytes live inside it, work done twice, bytes copied and bytes read once more, and
+    pieces to run.
+    """
 
     peak: int
     extra_work: int
     copied: int
+    read: int
     pieces: int
 
     @property
     def rank(self) -> tuple[int, int]:
         """Extra work; and all that it costs in time, as multiply-accumulates."""
-        return self.extra_work, self.extra_work + WORK_PER_BYTE * self.copied + WORK_PER_CALL * self.pieces
+        time = WORK_PER_BYTE * (self.copied + self.read) + WORK_PER_CALL * self.pieces
+        return self.extra_work, self.extra_work + time
 
 
 class Graph:
@@ -345,6 +357,7 @@ class Graph:
         repeats[-1] += len(ends) - len(shown)
         whole = {self.root(v) for v in outputs}
         steps = sum(map(len, stripes))
+        read = sum(op.whole for op in ops)
         change = [0] * (steps + 1)
         copied = work = calls = at = 0
         waiting: dict[int, tuple[int, int]] = {}  # op -> (step since which its halo waits, bytes)
@@ -392,7 +405,8 @@ class Graph:
         before, whole = self.around(first, last)
         peak = max(before, whole + max(accumulate(change)))
         extra = work - sum(op.work for op in ops) if halo == "recompute" else 0
-        return Cost(peak, max(extra, 0), copied, calls)
+        again = read * (len(ends) - 1) if read > CACHED else 0
+        return Cost(peak, max(extra, 0), copied, again, calls)
 
 
 def find_stripes(graph: Graph, budget: float) -> Plan:
@@ -403,8 +417,8 @@ def find_stripes(graph: Graph, budget: float) -> Plan:
     as the work that could be done in their time. Among plans of one peak, the one with the least work done
     twice, then the least of all three. Only around ops that run above the peak sought are segments formed.
 
-    The peak is sought by bisection down to 1 percent, then raised by 1 / SLACK. For each one, the cheapest way
-    through the ops is a shortest path over the places where segments may end.
+    The peak is sought by bisection down to 1 percent, then raised by a little for far fewer stripes. For each one,
+    the cheapest way through the ops is a shortest path over the places where segments may end.
     """
     search = _Search(graph)
     most = int(budget * sum(op.work for op in graph.ops))
@@ -419,8 +433,9 @@ def find_stripes(graph: Graph, budget: float) -> Plan:
             best, high = plan, min(middle, plan.peak)
     if not best.segments:
         return best
-    # Slightly taller stripes are far fewer, and so are the calls and kernels.
-    return search.path(min(best.peak + best.peak // SLACK, max(graph.plain) - 1), most) or best
+    callers = sum(value.bytes for value in graph.values if value.pinned)
+    enough = best.peak + max(best.peak // SLACK, callers // CALLERS_SLACK)
+    return search.path(min(enough, max(graph.plain) - 1), most) or best
 
 
 class _Search:

@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from occamy_xdsl.analysis.row_graph import RowGraph
+from occamy_xdsl.analysis.row_graph import RowGraph, choose_dims
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.planning.stripes import Plan, Segment, find_stripes
 from occamy_xdsl.transforms.dnn_expand_stripes import DnnExpandStripesPass
@@ -22,6 +22,10 @@ from occamy_xdsl.transforms.dnn_schedule import planned_peak
 class DnnStripePass(ModulePass):
     """
     Wraps parts of every function in `dnn.stripe`, where running them in stripes of rows lowers the peak.
+
+    Rows are the lines of images and the tokens of sequences; with `batch`, the images of a batch and the heads of
+    attention. To cut each of the latter by the former, run the pass and `dnn-expand-stripes` once for each: what an
+    op needs whole, such as all keys of a head, is then small enough for a cache.
 
     Requires: value form; one block a function.
     Ensures: the bytes live at any position after memory insertion and coalescing are at most what they were.
@@ -50,25 +54,29 @@ class DnnStripePass(ModulePass):
     budget: int | float = 5
     """Extra multiply-accumulates allowed, in percent of the network's; 0 means that none may be computed twice."""
 
+    batch: bool = False
+    """Whether rows are the images of a batch and the heads of attention, rather than lines and tokens."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in dnn.functions_in("value", op, self.name):
-            stripe(ctx, function, self.budget / 100)
+            stripe(ctx, function, self.budget / 100, batch=self.batch)
 
 
-def stripe(ctx: Context, function: FuncOp, budget: float) -> None:
+def stripe(ctx: Context, function: FuncOp, budget: float, *, batch: bool) -> None:
     """Chooses and wraps segments. What does not lower the peak of the real pipeline is not taken."""
-    plan = plan_of(function, budget)
+    plan = find_stripes(rows_of(function, batch=batch).graph, budget)
     if not plan.segments:
         return
     trial = function.clone()
-    wrap(trial, plan)
+    wrap(trial, plan, batch=batch)
     if expanded_peak(ctx, trial) < planned_peak(ctx, function):
-        wrap(function, plan)
+        wrap(function, plan, batch=batch)
 
 
-def plan_of(function: FuncOp, budget: float) -> Plan:
+def rows_of(function: FuncOp, *, batch: bool) -> RowGraph:
+    """The function as the planner sees it."""
     block = function.body.block
-    return find_stripes(RowGraph.of(block, returned(block)).graph, budget)
+    return RowGraph.of(block, returned(block), choose_dims(block, batch=batch))
 
 
 def returned(block: Block) -> Sequence[SSAValue]:
@@ -83,10 +91,9 @@ def expanded_peak(ctx: Context, function: FuncOp) -> int:
     return planned_peak(ctx, cast(FuncOp, copy.body.block.first_op))
 
 
-def wrap(function: FuncOp, plan: Plan) -> None:
+def wrap(function: FuncOp, plan: Plan, *, batch: bool) -> None:
     """Puts the ops of each segment into a `dnn.stripe`."""
-    block = function.body.block
-    body = RowGraph.of(block, returned(block))
+    block, body = function.body.block, rows_of(function, batch=batch)
     for segment in plan.segments:
         leaving = [body.values[v] for v in body.graph.leaving(segment.first, segment.last)]
         inside = [body.ops[k] for k in body.graph.inside(segment.first, segment.last)]
