@@ -26,6 +26,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "dnn-fuse-dequantization",
         "dnn-fuse-layers",
         "dnn-insert-memory-ops",
+        "dnn-recompute",
         "dnn-schedule",
         "dnn-split-weights",
         "dnn-stripe",
@@ -80,6 +81,8 @@ class Options:
     stripe_budget: float | None = None
     """Extra multiply-accumulates, in percent, that running in stripes of rows may cost; 0 turns stripes off.
     None: 5 for `optimize="memory"`, else 0."""
+    recompute_budget: float = 0
+    """Arithmetic, in percent, that may be done twice so that values need not be kept over the peak."""
     memory_limit: int | None = None
     """Bytes that the pool may have at most."""
     workspace_limit: int | None = None
@@ -116,8 +119,9 @@ class Options:
         for name, value in limits.items():
             if value is not None and not (isinstance(value, int) and value >= 0):
                 raise UsageError(f"{name} {value!r}: expected a whole number of bytes")
-        if self.stripe_budget is not None and not 0 <= self.stripe_budget < float("inf"):
-            raise UsageError(f"stripe budget {self.stripe_budget}: expected a percentage from 0 on")
+        for name, value in (("stripe", self.stripe_budget), ("recompute", self.recompute_budget)):
+            if value is not None and not 0 <= value < float("inf"):
+                raise UsageError(f"{name} budget {value}: expected a percentage from 0 on")
         if self.stripe_budget and (self.memory != "pool" or not self.reuse):
             raise UsageError(
                 f"stripe budget {self.stripe_budget}: stripes need memory 'pool', with buffers that are reused"
@@ -215,6 +219,8 @@ def levers(options: Options) -> list[Options]:
     tries = [replace(options, optimize="memory")]
     if options.stripe_budget is None and tries[0].stripes:
         tries.append(replace(tries[0], stripe_budget=LAST_STRIPE_BUDGET))
+    if options.memory == "pool" and options.reuse:
+        tries.append(replace(tries[-1], recompute_budget=RECOMPUTE_BUDGET))
     return tries
 
 
@@ -228,8 +234,17 @@ def _stripes(budget: float) -> list[str]:
     ]
 
 
+def _recompute(options: Options) -> str:
+    limit = {} if options.memory_limit is None else {"limit": options.memory_limit}
+    return _spec("dnn-recompute", budget=options.recompute_budget, **limit)
+
+
 LAST_STRIPE_BUDGET = 25.0
 """Percent of extra arithmetic that is spent on stripes before a memory limit is refused."""
+
+
+RECOMPUTE_BUDGET = 25.0
+"""Percent of extra arithmetic that is spent on values computed again before a memory limit is refused."""
 
 
 def switched_off(options: Options) -> list[tuple[str, Options]]:
@@ -295,6 +310,7 @@ def stages(options: Options) -> list[Stage]:
                 layouts,
                 *([_spec("dnn-schedule", **_more_states(options))] if options.reorder else []),
                 *(_stripes(options.stripes) if options.stripes else []),
+                *([_recompute(options)] if options.recompute_budget else []),
             ],
         ),
         Stage("mem", memory),

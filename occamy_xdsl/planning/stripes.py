@@ -289,6 +289,23 @@ class Graph:
             self._inside[first, last] = [k for k in range(first, last) if k not in before]
         return self._inside[first, last]
 
+    def connected(self, first: int, last: int) -> bool:
+        """Whether a segment is more than several that have nothing to do with each other."""
+        parts = {k: i for i, k in enumerate(self.inside(first, last))}
+        merged = list(range(len(parts)))
+
+        def part(i: int) -> int:
+            while merged[i] != i:
+                i = merged[i]
+            return i
+
+        for k, i in parts.items():
+            for value, _ in self.ops[k].reads:
+                writer = parts.get(self.writer.get(value, -1))
+                if writer is not None:
+                    merged[part(writer)] = part(i)
+        return sum(i == own for i, own in enumerate(merged)) == 1
+
     def _by_rows(self, reader: int, value: int) -> bool:
         """Whether an op needs only some rows of a value for some rows of its result."""
         return all(rows_of is not None for v, rows_of in self.ops[reader].reads if v == value)
@@ -495,6 +512,8 @@ class _Search:
                 if not b < end <= b + LONGEST or critical[b] == critical[end]:
                     continue
                 if b not in graph.inside(b, end) or max(graph.around(b, end)) > target:
+                    continue
+                if not graph.connected(b, end):
                     continue
                 option = self.options(b, end, target)
                 if option is None:

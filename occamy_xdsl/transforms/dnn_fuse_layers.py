@@ -412,24 +412,25 @@ def can_join(op: Operation) -> bool:
 
 
 def share_prefix(op: dnn.ConcatOp) -> None:
-    """Lets a long concatenation start with the result of an earlier one of its first inputs."""
-    if len(op.ins) <= MOST_PARTS:
-        return
-    users = [use.operation for use in op.ins[0].uses]
-    earlier = [
-        user
-        for user in users
-        if isinstance(user, dnn.ConcatOp)
-        and user.axis == op.axis
-        and 1 < len(user.ins) < len(op.ins)
-        and tuple(user.ins) == tuple(op.ins[: len(user.ins)])
-        and user.parent is op.parent
-        and user.is_before_in_block(op)
-    ]
-    if not earlier:
-        return
-    longest = max(earlier, key=lambda user: len(user.ins))
-    replace(op, op.rebuilt(groups={"ins": [longest.results[0], *op.ins[len(longest.ins) :]]}))
+    """Lets a long concatenation start with the result of an earlier one of its first inputs, until it is short."""
+    while len(op.ins) > MOST_PARTS:
+        users = [use.operation for use in op.ins[0].uses]
+        earlier = [
+            user
+            for user in users
+            if isinstance(user, dnn.ConcatOp)
+            and user.axis == op.axis
+            and 1 < len(user.ins) < len(op.ins)
+            and tuple(user.ins) == tuple(op.ins[: len(user.ins)])
+            and user.parent is op.parent
+            and user.is_before_in_block(op)
+        ]
+        if not earlier:
+            return
+        longest = max(earlier, key=lambda user: len(user.ins))
+        shorter = op.rebuilt(groups={"ins": [longest.results[0], *op.ins[len(longest.ins) :]]})
+        replace(op, shorter)
+        op = shorter
 
 
 def fuse_into_convolutions(op: dnn.ElementwiseOp) -> None:

@@ -11,7 +11,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from occamy_xdsl.analysis.in_place import in_place_operands
-from occamy_xdsl.analysis.liveness import liveness
+from occamy_xdsl.analysis.liveness import LivenessTable, liveness
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.planning.order import Op, Order, find_order
 from occamy_xdsl.transforms.dnn_coalesce_tensors import DnnCoalesceTensorsPass
@@ -83,10 +83,15 @@ def schedule(ctx: Context, function: FuncOp, states: int) -> None:
 
 def planned_peak(ctx: Context, function: FuncOp) -> int:
     """Most bytes live at one position after memory insertion and coalescing, tried on a copy."""
+    return planned_liveness(ctx, function).max_live_bytes
+
+
+def planned_liveness(ctx: Context, function: FuncOp) -> LivenessTable:
+    """When each buffer is live after memory insertion and coalescing, tried on a copy."""
     copy = ModuleOp([function.clone()])
     DnnInsertMemoryOpsPass().apply(ctx, copy)
     DnnCoalesceTensorsPass().apply(ctx, copy)
-    return liveness(cast(FuncOp, copy.body.block.first_op).body.block).max_live_bytes
+    return liveness(cast(FuncOp, copy.body.block.first_op).body.block)
 
 
 def arrange(block: Block, nodes: Sequence[Operation]) -> None:
