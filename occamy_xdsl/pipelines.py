@@ -144,7 +144,6 @@ class Options:
         for option, given in (
             ("profile", self.profile),
             ("stream-weights", self.stream_weights),
-            ("stripe budget", self.stripe_budget),
         ):
             if given:
                 raise UsageError(f"{option}: not available for target '{self.target}'")
@@ -157,7 +156,7 @@ class Options:
     @property
     def stripes(self) -> float:
         """The budget for stripes in percent; 0 where there are none."""
-        if self.memory != "pool" or not self.reuse or self.is_cuda:
+        if self.memory != "pool" or not self.reuse:
             return 0.0
         if self.stripe_budget is not None:
             return self.stripe_budget
@@ -262,7 +261,7 @@ def switched_off(options: Options) -> list[tuple[str, Options]]:
     ):
         if not getattr(options, name):
             off[flag] = {name: True}
-    if options.stripe_budget == 0 and options.memory == "pool" and options.reuse and not options.is_cuda:
+    if options.stripe_budget == 0 and options.memory == "pool" and options.reuse:
         off["--stripe-budget 0%"] = {"stripe_budget": LAST_STRIPE_BUDGET}
     if len(off) > 1:
         off[" ".join(off)] = {name: value for change in off.values() for name, value in change.items()}

@@ -214,7 +214,9 @@ def kept() -> ModelProto:
     h = n.op("Exp", "x")
     wide = n.op("Mul", n.op("ReduceMax", h, axes=[1], keepdims=1), n.random(2, 1, 32))
     wide = n.op("Softmax", n.op("Reshape", wide, n.const([1, 2048], np.int64)), axis=1)
-    narrow = n.op("ReduceSum", n.op("Reshape", wide, n.const([2, 32, 32], np.int64)), n.const([0], np.int64), keepdims=0)
+    narrow = n.op(
+        "ReduceSum", n.op("Reshape", wide, n.const([2, 32, 32], np.int64)), n.const([0], np.int64), keepdims=0
+    )
     total = n.op("ReduceSum", n.op("Mul", h, narrow), n.const([1], np.int64), keepdims=0)
     return n.model({"x": (32, 32)}, [n.op("Softmax", total, axis=0)])
 

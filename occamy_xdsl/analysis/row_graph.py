@@ -23,9 +23,7 @@ class RowGraph:
     graph: Graph
 
     @staticmethod
-    def of(
-        block: Block, outputs: Sequence[SSAValue], dims: Mapping[SSAValue, int]
-    ) -> "RowGraph":
+    def of(block: Block, outputs: Sequence[SSAValue], dims: Mapping[SSAValue, int]) -> "RowGraph":
         """
         `outputs` are returned or yielded; arguments, outputs and constants are not the function's memory.
 

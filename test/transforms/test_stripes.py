@@ -26,7 +26,11 @@ LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 
 
 CUTS = [
-    *((net, halo, False) for net in ("resnet", "inception", "unet", "mobilenet") for halo in ("keep", "recompute")),
+    *(
+        (net, halo, False)
+        for net in ("resnet", "inception", "unet", "mobilenet")
+        for halo in ("keep", "recompute")
+    ),
     *((net, "keep", False) for net in ("densenet", "shufflenet", "attention", "sequences")),
     *((net, "keep", True) for net in ("densenet", "attention", "sequences")),
 ]
