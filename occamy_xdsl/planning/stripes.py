@@ -50,8 +50,9 @@ class RowOp:
     One op over values, which are numbered from 0. It may run in stripes if it is `local`.
 
     `reads` pairs each operand with its row map, None where it is needed whole. `work` is in multiply-accumulates
-    for all rows, `whole` are the bytes that any rows of the result need. A `view` needs no memory (a part of its operand), a `join` puts its operands together in
-    place. The result may take the place of a value in `inplace` that dies.
+    for all rows, `whole` are the bytes that any rows of the result need. A `view` needs no memory (a part of its
+    operand), a `join` puts its operands together in place. The result may take the place of a value in `inplace`
+    that dies.
     """
 
     reads: tuple[tuple[int, RowMap | None], ...]

@@ -31,7 +31,7 @@ class DnnExpandStripesPass(ModulePass):
     Before:
 
     ```mlir
-    %y = dnn.stripe ins(%x, %w : ..) {dims = array<i64: 2>, ends = array<i64: 4, 8>, halo = "keep"} -> tensor<1x4x8x8xf32> body {
+    %y = dnn.stripe ins(%x, %w : ..) {dims = array<i64: 2>, ends = array<i64: 4, 8>, ..} -> tensor<1x4x8x8xf32> body {
     ^bb0(%a : tensor<1x3x8x8xf32>, %f : tensor<4x3x3x3xf32>):
       %c = dnn.conv input(%a : ..) filter(%f : ..) {pads = array<i64: 1, 1, 1, 1>, ..} -> tensor<1x4x8x8xf32>
       dnn.yield %c : tensor<1x4x8x8xf32>

@@ -430,7 +430,7 @@ def share_prefix(op: dnn.ConcatOp) -> None:
         longest = max(earlier, key=lambda user: len(user.ins))
         shorter = op.rebuilt(groups={"ins": [longest.results[0], *op.ins[len(longest.ins) :]]})
         replace(op, shorter)
-        op = shorter
+        op = cast(dnn.ConcatOp, shorter)
 
 
 def fuse_into_convolutions(op: dnn.ElementwiseOp) -> None:

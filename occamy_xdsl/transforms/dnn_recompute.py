@@ -30,8 +30,8 @@ class DnnRecomputePass(ModulePass):
     peak most, or else the number of positions with that peak. What did not lower the peak in the end is undone.
 
     Requires: value form; one block a function.
-    Ensures: the bytes live at any position after memory insertion and coalescing are at most what they were; the
-    work done twice is within the budget. Each step tries 8 values on copies of the function, and there are at most
+    Ensures: the bytes live at any position after memory insertion, coalescing and borrowing are at most what they were;
+    the work done twice is within the budget. Each step tries 8 values on copies of the function, and there are at most
     as many steps as the function has ops.
 
     Before:
@@ -96,7 +96,7 @@ def is_kernel(op: Operation) -> bool:
 def recompute(ctx: Context, function: FuncOp, budget: float, limit: int) -> None:
     """Repeats ops in `function` until the peak is at most `limit` bytes, or nothing lowers it."""
     work = budget * sum(work_of(op) for op in function.body.block.ops if isinstance(op, dnn.KernelOp))
-    current, peak = function, _Peak.of(planned_liveness(ctx, function))
+    current, peak = function, _Peak.of(planned_liveness(ctx, function, borrow=True))
     best, lowest = function, peak.bytes
     while peak.bytes > limit:
         options = list[tuple[tuple[int, int], int, int, FuncOp, _Peak]]()
@@ -107,7 +107,7 @@ def recompute(ctx: Context, function: FuncOp, budget: float, limit: int) -> None
                 continue
             trial = current.clone()
             repeat(kernels_of(trial)[index], peak.kernels)
-            reached = _Peak.of(planned_liveness(ctx, trial))
+            reached = _Peak.of(planned_liveness(ctx, trial, borrow=True))
             options.append((reached.rank, spent, index, trial, reached))
         if not options:
             break

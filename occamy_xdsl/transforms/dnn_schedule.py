@@ -14,6 +14,7 @@ from occamy_xdsl.analysis.in_place import in_place_operands
 from occamy_xdsl.analysis.liveness import LivenessTable, liveness
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.planning.order import Op, Order, find_order
+from occamy_xdsl.transforms.dnn_borrow_outputs import DnnBorrowOutputsPass
 from occamy_xdsl.transforms.dnn_coalesce_tensors import DnnCoalesceTensorsPass
 from occamy_xdsl.transforms.dnn_insert_memory_ops import DnnInsertMemoryOpsPass
 
@@ -86,11 +87,17 @@ def planned_peak(ctx: Context, function: FuncOp) -> int:
     return planned_liveness(ctx, function).max_live_bytes
 
 
-def planned_liveness(ctx: Context, function: FuncOp) -> LivenessTable:
-    """When each buffer is live after memory insertion and coalescing, tried on a copy."""
+def planned_liveness(ctx: Context, function: FuncOp, *, borrow: bool = False) -> LivenessTable:
+    """
+    When each buffer is live after memory insertion and coalescing, tried on a copy.
+
+    With `borrow`, also after buffers have moved to the memory of outputs.
+    """
     copy = ModuleOp([function.clone()])
     DnnInsertMemoryOpsPass().apply(ctx, copy)
     DnnCoalesceTensorsPass().apply(ctx, copy)
+    if borrow:
+        DnnBorrowOutputsPass().apply(ctx, copy)
     return liveness(cast(FuncOp, copy.body.block.first_op).body.block)
 
 

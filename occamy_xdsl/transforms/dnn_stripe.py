@@ -15,7 +15,7 @@ from occamy_xdsl.analysis.row_graph import RowGraph, choose_dims
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.planning.stripes import Plan, Segment, find_stripes
 from occamy_xdsl.transforms.dnn_expand_stripes import DnnExpandStripesPass
-from occamy_xdsl.transforms.dnn_schedule import planned_peak
+from occamy_xdsl.transforms.dnn_schedule import planned_liveness
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class DnnStripePass(ModulePass):
     op needs whole, such as all keys of a head, is then small enough for a cache.
 
     Requires: value form; one block a function.
-    Ensures: the bytes live at any position after memory insertion and coalescing are at most what they were.
+    Ensures: the bytes live at any position after memory insertion, coalescing and borrowing are at most what they were.
 
     Before:
 
@@ -69,7 +69,7 @@ def stripe(ctx: Context, function: FuncOp, budget: float, *, batch: bool) -> Non
         return
     trial = function.clone()
     wrap(trial, plan, batch=batch)
-    if expanded_peak(ctx, trial) < planned_peak(ctx, function):
+    if expanded_peak(ctx, trial) < planned_liveness(ctx, function, borrow=True).max_live_bytes:
         wrap(function, plan, batch=batch)
 
 
@@ -88,7 +88,8 @@ def expanded_peak(ctx: Context, function: FuncOp) -> int:
     """Most bytes live at one position once the stripes are expanded, tried on a copy."""
     copy = ModuleOp([function.clone()])
     DnnExpandStripesPass().apply(ctx, copy)
-    return planned_peak(ctx, cast(FuncOp, copy.body.block.first_op))
+    expanded = cast(FuncOp, copy.body.block.first_op)
+    return planned_liveness(ctx, expanded, borrow=True).max_live_bytes
 
 
 def wrap(function: FuncOp, plan: Plan, *, batch: bool) -> None:
