@@ -14,7 +14,10 @@ STRIPES = (2, 3, 4, 5, 7, 8, 10, 14, 16, 20, 28, 32, 56, 64)
 """Numbers of stripes that are tried, fewest first."""
 
 WORK_PER_BYTE = 3
-"""Multiply-accumulates in the time that copying a byte between stripes takes, or reading one once more."""
+"""Multiply-accumulates in the time that copying a byte between stripes takes."""
+
+WORK_PER_BYTE_READ = 2
+"""Multiply-accumulates in the time that reading a byte once more takes, of matrices that a cache does not keep."""
 
 CACHED = 1 << 20
 """Bytes that a core's cache keeps from one stripe to the next: reading them again takes no time."""
@@ -191,7 +194,7 @@ class Cost:
     @property
     def rank(self) -> tuple[int, int]:
         """Extra work; and all that it costs in time, as multiply-accumulates."""
-        time = WORK_PER_BYTE * (self.copied + self.read) + WORK_PER_CALL * self.pieces
+        time = WORK_PER_BYTE * self.copied + WORK_PER_BYTE_READ * self.read + WORK_PER_CALL * self.pieces
         return self.extra_work, self.extra_work + time
 
 
