@@ -199,7 +199,7 @@ SEARCH_FACTOR = 4
 def _pool_conversion(options: Options, alignment: Mapping[str, int]) -> str:
     choices: dict[str, Any] = {"planner": options.planner, "reuse": options.reuse, **alignment}
     if options.optimize == "memory":
-        choices["nodes"] = SEARCH_FACTOR * 40_000
+        choices["nodes"] = SEARCH_FACTOR * 2_000
         if options.memory_limit is not None:
             choices["capacity"] = options.memory_limit
     return _spec("dnn-convert-to-pool", **choices)

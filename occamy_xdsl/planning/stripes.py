@@ -1,5 +1,6 @@
 """Striped execution: which parts of a network run in stripes of rows, and which rows each op computes when."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -478,20 +479,24 @@ class _Search:
         """The cheapest way to run ops [first, last) in stripes below `target` bytes."""
         graph = self.graph
         rows = graph.values[graph.leaving(first, last)[-1]].rows
-        found: tuple[Segment, Cost] | None = None
-        for halo in ("keep", "recompute"):
-            for count in STRIPES:
-                if count > rows:
-                    break
-                segment = Segment(first, last, stripe_ends(rows, count), halo)
-                if segment not in self.costs:
-                    self.costs[segment] = graph.cost(first, last, segment.ends, halo)
-                cost = self.costs[segment]
-                if cost.peak <= target:
-                    if found is None or cost.rank < found[1].rank:
-                        found = (segment, cost)
-                    break
-        return found
+        counts = [count for count in STRIPES if count <= rows]
+
+        def model(count: int, halo: Halo) -> tuple[Segment, Cost]:
+            segment = Segment(first, last, stripe_ends(rows, count), halo)
+            if segment not in self.costs:
+                self.costs[segment] = graph.cost(first, last, segment.ends, halo)
+            return segment, self.costs[segment]
+
+        def fewest(halo: Halo) -> tuple[Segment, Cost] | None:
+            # More stripes are lower ones and need less, but for rounding: a few that are fewer may do, too.
+            at = bisect_left(counts, True, key=lambda count: model(count, halo)[1].peak <= target)
+            if at == len(counts):
+                return None
+            likely = (model(count, halo) for count in counts[max(at - 3, 0) : at + 1])
+            return next(option for option in likely if option[1].peak <= target)
+
+        # Rows that are kept are never computed twice, which is what counts first.
+        return fewest("keep") or fewest("recompute")
 
     def path(self, target: int, most: int) -> Plan | None:
         """The cheapest plan whose peak is at most `target`, with at most `most` extra work."""

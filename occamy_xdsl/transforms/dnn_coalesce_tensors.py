@@ -1,10 +1,11 @@
 """`dnn-coalesce-tensors`: tensors share memory: views instead of copies, results in place of dying operands."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import cast
 
+import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -110,30 +111,40 @@ class Lives:
         table = liveness(block)
         self.position = {op: i for i, op in enumerate(table.ops)}
         self.ranges = {r.buffer: (r.first, r.last, r.bytes) for r in table.ranges}
-        self.peak = table.max_live_bytes
+        self.live = np.array(table.timeline(), np.int64)
+        """Bytes live at each position."""
         self.overwritten: dict[Operation, int] = {}
         """Where an op that works in place writes over what a `dnn.copy` has written."""
 
-    def merged(self, gone: SSAValue, into: SSAValue) -> dict[SSAValue, tuple[int, int, int]]:
-        """The ranges after `gone` has become part of `into`; the caller's buffers have none."""
-        ranges = dict(self.ranges)
-        first, last, _ = ranges.pop(gone)
-        if into in ranges:
-            own = ranges[into]
-            ranges[into] = (min(first, own[0]), max(last, own[1]), own[2])
-        return ranges
+    def merged(self, gone: SSAValue, into: SSAValue) -> tuple[int, int, int] | None:
+        """The range of `into` once `gone` has become part of it; None for the caller's buffers."""
+        if into not in self.ranges:
+            return None
+        (first, last, _), own = self.ranges[gone], self.ranges[into]
+        return min(first, own[0]), max(last, own[1]), own[2]
 
-    def peak_of(self, ranges: dict[SSAValue, tuple[int, int, int]]) -> int:
-        """Most bytes live at one position."""
-        change = [0] * (len(self.position) + 1)
-        for first, last, size in ranges.values():
-            change[first] += size
-            change[last + 1] -= size
-        return max(accumulate(change), default=0)
+    def raises_peak(self, gone: SSAValue, into: SSAValue) -> bool:
+        """Whether more bytes than now are live somewhere once `gone` has become part of `into`."""
+        merged = self.merged(gone, into)
+        if merged is None:
+            return False
+        (first, last, size), own, peak = self.ranges[gone], self.ranges[into], self.live.max()
+        for begin, end in ((merged[0], own[0]), (own[1] + 1, merged[1] + 1)):
+            grown = self.live[begin:end] + merged[2]
+            grown[max(first - begin, 0) : max(last + 1 - begin, 0)] -= size
+            if (grown > peak).any():
+                return True
+        return False
 
     def merge(self, gone: SSAValue, into: SSAValue) -> None:
-        self.ranges = self.merged(gone, into)
-        self.peak = self.peak_of(self.ranges)
+        merged = self.merged(gone, into)
+        first, last, size = self.ranges.pop(gone)
+        self.live[first : last + 1] -= size
+        if merged is not None:
+            first, last, size = self.ranges[into]
+            self.live[first : last + 1] -= size
+            self.live[merged[0] : merged[1] + 1] += size
+            self.ranges[into] = merged
 
 
 def forward_source(copy: dnn.CopyOp) -> None:
@@ -161,11 +172,7 @@ def forward_destination(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bo
         target is whole and isinstance(whole.owner, dnn.MallocOp)
     ):
         return False
-    if (
-        operand not in lives.ranges
-        or whole is operand
-        or lives.peak_of(lives.merged(operand, whole)) > lives.peak
-    ):
+    if operand not in lives.ranges or whole is operand or lives.raises_peak(operand, whole):
         return False
     if plan_views(operand, dnn.strides_of(target)) is None:
         return False
@@ -241,13 +248,15 @@ def erase_unused(block: Block) -> None:
 
 def place_mallocs(block: Block) -> None:
     """Moves each `dnn.malloc`, and each view, right before the first op that uses it."""
-    for op in reversed(list(block.ops)):
+    ops = list(block.ops)
+    # Right before an op is after all that moved there before: its place and the number of the move.
+    places: dict[Operation, tuple[float, ...]] = {op: (i,) for i, op in enumerate(ops)}
+    for move, op in enumerate(reversed(ops)):
         if not isinstance(op, dnn.ViewOp | dnn.MallocOp):
             continue
-        first, *rest = (use.operation for use in op.results[0].uses)
-        for user in rest:
-            if user.is_before_in_block(first):
-                first = user
+        users = (use.operation for use in op.results[0].uses)
+        first = min(users, key=lambda user: (*places[user], math.inf))
+        places[op] = (*places[first], move)
         if op.next_op is not first:
             op.detach()
             block.insert_op_before(op, first)

@@ -59,7 +59,7 @@ class DnnConvertToPoolPass(ModulePass):
     """Bytes to which every buffer's offset is aligned."""
     reuse: bool = True
     """Whether buffers that are never live together may share bytes."""
-    nodes: int = 40_000
+    nodes: int = 2_000
     """Nodes of the search tree that the planner may visit."""
     capacity: int | None = None
     """Bytes at which a pool is small enough, and the search may stop."""

@@ -67,7 +67,7 @@ class DnnSchedulePass(ModulePass):
 def schedule(ctx: Context, function: FuncOp, states: int) -> None:
     block = function.body.block
     before = list(block.ops)
-    graph = _StorageGraph(block)
+    graph = StorageGraph(block)
     order = graph.search(states)
     peak = IntegerAttr(order.peak, i64)
     proof = StringAttr("proven optimal" if order.optimal else "best found")
@@ -121,7 +121,7 @@ def arrange(block: Block, nodes: Sequence[Operation]) -> None:
         place(op)
 
 
-class _StorageGraph:
+class StorageGraph:
     """The ops that take time and the pieces of storage that they read and write, for the order search."""
 
     def __init__(self, block: Block):
