@@ -63,9 +63,8 @@ class DnnRecomputePass(ModulePass):
     """Bytes that are low enough: nothing is repeated to get below."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                recompute(ctx, function, self.budget / 100, self.limit)
+        for function in dnn.functions_in("value", op, self.name):
+            recompute(ctx, function, self.budget / 100, self.limit)
 
 
 @dataclass(frozen=True)
