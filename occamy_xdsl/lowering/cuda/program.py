@@ -174,6 +174,8 @@ class ProgramBuilder:
         self._declared: set[str] = set()
         self.kernels: dict[str, int] = {}
         self._descriptors: dict[Descriptor, int] = {}
+        self._nodes: dict[str | Descriptor, str] = {}
+        """The first node that needs a kernel or descriptor, for messages."""
         self.algorithms: dict[Convolution, int] = {}
 
     # --- calls ---
@@ -218,6 +220,10 @@ class ProgramBuilder:
         self.model_bytes += 8
         return offset
 
+    def _where(self, key: str | Descriptor) -> str:
+        """The start of a message about a kernel or descriptor."""
+        return f"node '{self._nodes[key]}': "
+
     def _collect(self, steps: Sequence[NodeStep]) -> None:
         """Gives every kernel and descriptor its field; descriptors of one kind lie side by side."""
         wanted: dict[Descriptor, None] = {}
@@ -225,9 +231,12 @@ class ProgramBuilder:
             step = item.step
             if isinstance(step, Launch) and step.kernel.symbol not in self.kernels:
                 self.kernels[step.kernel.symbol] = self._slot()
+                self._nodes[step.kernel.symbol] = item.node
             if isinstance(step, Convolution):
                 self.algorithms[step] = self._slot()
-            wanted.update(dict.fromkeys(_descriptors(step)))
+            for key in _descriptors(step):
+                wanted.setdefault(key)
+                self._nodes.setdefault(key, item.node)
         for key in sorted(wanted, key=lambda key: key.kind):
             self._descriptors[key] = self._slot()
 
@@ -271,7 +280,7 @@ class ProgramBuilder:
             check("cuModuleLoadData", model + MODULE, f.address(KERNELS))
             module = f.load(model + MODULE, PTR)
             for name, slot in self.kernels.items():
-                check("cuModuleGetFunction", model + slot, module, name)
+                check("cuModuleGetFunction", model + slot, module, name, where=self._where(name))
         if "cudnn" in libraries:
             check("cudnnCreate", model + CUDNN)
             check("cudnnSetStream", f.load(model + CUDNN, PTR), stream)
@@ -279,7 +288,7 @@ class ProgramBuilder:
             check("cublasCreate_v2", model + CUBLAS)
             check("cublasSetStream_v2", f.load(model + CUBLAS, PTR), stream)
         for key, slot in self._descriptors.items():
-            check(f"cudnnCreate{key.kind}Descriptor", model + slot)
+            check(f"cudnnCreate{key.kind}Descriptor", model + slot, where=self._where(key))
             self._describe(f, key, f.load(model + slot, PTR))
         for item in steps:
             if isinstance(item.step, Convolution):
@@ -316,7 +325,7 @@ class ProgramBuilder:
         """Give a new descriptor its meaning."""
 
         def check(name: str, *arguments: Argument) -> None:
-            self.check(f, "", name, descriptor, *arguments)
+            self.check(f, self._where(key), name, descriptor, *arguments)
 
         match key:
             case TensorShape(shape, strides):

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from nets import NETS, Net
 
 from occamy_xdsl.errors import MemoryLimitError, OccamyError, UnsupportedModelError
+from occamy_xdsl.lowering.cuda.api import FUNCTIONS
 from occamy_xdsl.runtime.executable import Executable, LibraryModel
 from occamy_xdsl.simulator import Simulator
 
@@ -65,8 +65,8 @@ def test_plan_obeys_the_checker(build) -> None:
     assert sizes <= simulator.report().peak_device_bytes <= sizes + 3 * 256
 
 
-def test_runs_in_a_pool_of_the_caller(build) -> None:
-    model = build(small())
+def test_runs_in_a_pool_of_the_caller(small_model) -> None:
+    model = small_model
     with Simulator(architecture=CHIP) as simulator:
         pool = ctypes.c_void_p()
         simulator.call("cudaMalloc", ctypes.byref(pool), model.compilation.report().pool_bytes)
@@ -86,25 +86,40 @@ def test_weights_in_a_file(build) -> None:
         model.check(model.run(simulator))
 
 
-def test_every_call_may_fail(build) -> None:
+STATUS = {
+    "cudart": (719, "cudaErrorLaunchFailure"),
+    "cuda": (701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"),
+    "cudnn": (5000, "CUDNN_STATUS_EXECUTION_FAILED"),
+    "cublas": (13, "CUBLAS_STATUS_EXECUTION_FAILED"),
+}
+"""A status of each library, and its text."""
+OF_NO_NODE = ("cuModuleLoadData", "cudnnCreate", "cudnnSetStream", "cublasCreate_v2", "cublasSetStream_v2")
+
+FAILING = {"small": small, **NETS}
+QUICK = ("small", "resnet", "attention")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAILING]
+)
+def test_every_call_may_fail(name: str, build) -> None:
     """
-    Whichever call fails, create or run says which, of which node, and everything is released; only a failing
-    release is ignored, and a failing question for a faster algorithm.
+    Whichever call fails, create or run says which, of which node, with the status; everything is released, once.
+
+    Only a failing release is ignored, and a failing question for a faster algorithm.
     """
-    model = build(small())
+    model = build(FAILING[name]())
     with Simulator(architecture=CHIP) as simulator:
         model.check(model.run(simulator))
     calls = list(simulator.calls)
-    seen: Counter[str] = Counter(calls)
-    assert {"cudnnConvolutionForward", "cudnnConvolutionBiasActivationForward", "cudnnPoolingForward"} <= set(
-        seen
-    )
-    assert {"cudnnConvolutionBackwardData", "cublasSgemmStridedBatched", "cuLaunchKernel"} <= set(seen)
     # Releasing starts with these two; nobody is there to hear that they fail.
     release = len(calls) - 1 - calls[::-1].index("cudaSetDevice")
     assert calls[release + 1] == "cudaStreamSynchronize"
-    for number, name in enumerate(calls, 1):
-        with Simulator(architecture=CHIP, fail=(number, 46), strict=False) as simulator:
+    with Simulator(architecture=CHIP, strict=False) as simulator:
+        for number, call in enumerate(calls, 1):
+            library = FUNCTIONS[call].library
+            status, text = STATUS[library]
+            simulator.fail_call(number, status)
             try:
                 outputs = model.run(simulator)
             except OccamyError as error:
@@ -112,16 +127,49 @@ def test_every_call_may_fail(build) -> None:
             else:
                 message = ""
                 model.check(outputs)
+            if number > release:
+                assert message == "", call
+                break
+            assert simulator.leaks() == [], call
+            assert simulator.violations == [], call
+            if call == "cudnnGetConvolutionForwardWorkspaceSize":
+                continue
+            assert message.endswith(f"{call}: {text} (status {status})"), call
+            if library != "cudart" and call not in OF_NO_NODE:
+                assert ": node '" in message, call
+
+
+@pytest.fixture(scope="module")
+def small_model(build):
+    return build(small())
+
+
+def test_a_failing_release_is_ignored(small_model) -> None:
+    """What is left is what could not be released; the rest is, and nothing twice."""
+    model = small_model
+    with Simulator(architecture=CHIP) as simulator:
+        model.run(simulator)
+    calls = list(simulator.calls)
+    release = len(calls) - 1 - calls[::-1].index("cudaSetDevice")
+    for number, call in list(enumerate(calls, 1))[release:]:
+        with Simulator(architecture=CHIP, fail=(number, 46), strict=False) as simulator:
+            model.check(model.run(simulator))
         left = [str(violation) for violation in simulator.violations]
-        if number > release:
-            assert message == ""
-            continue
-        assert left == [], name
-        if name == "cudnnGetConvolutionForwardWorkspaceSize":
-            continue
-        assert f"{name}: " in message, name
-        if name.endswith(("Forward", "BackwardData", "Batched")) or name == "cuLaunchKernel":
-            assert "node 'node_" in message
+        assert len(left) == (0 if call in ("cudaSetDevice", "cudaStreamSynchronize") else 1), call
+        assert all("never" in violation for violation in left), left
+
+
+def test_the_calls_that_fail_are_of_all_libraries(small_model) -> None:
+    with Simulator(architecture=CHIP) as simulator:
+        small_model.run(simulator)
+    called = {"cudnnConvolutionForward", "cudnnConvolutionBiasActivationForward", "cudnnPoolingForward"}
+    called |= {
+        "cudnnConvolutionBackwardData",
+        "cublasSgemmStridedBatched",
+        "cuLaunchKernel",
+        "cudnnSoftmaxForward",
+    }
+    assert called <= set(simulator.calls)
 
 
 def test_more_workspace_than_planned_falls_back(build) -> None:
@@ -173,8 +221,8 @@ def test_libraries_do_not_raise_the_peak(build) -> None:
         assert peaks["cuda-assign-workspaces"] == peaks["dnn-coalesce-tensors"]
 
 
-def test_device_too_old_or_too_small(build) -> None:
-    model = build(small())
+def test_device_too_old_or_too_small(small_model) -> None:
+    model = small_model
     for simulator, fact in (
         (Simulator(architecture="sm_72"), "cuModuleLoadData: CUDA_ERROR_NO_BINARY_FOR_GPU"),
         (Simulator(architecture=CHIP, capacity=1000), "cudaMalloc: cudaErrorMemoryAllocation"),
@@ -195,9 +243,9 @@ def test_unsupported_nodes_are_all_listed(build) -> None:
     assert all("f64" in reason for _, _, reason in info.value.nodes)
 
 
-def test_two_models_at_once(build) -> None:
+def test_two_models_at_once(small_model) -> None:
     """Models share nothing: one that is destroyed leaves the other intact."""
-    model = build(small())
+    model = small_model
     with Simulator(architecture=CHIP) as simulator:
         first, second = (Executable(LibraryModel(model.library)) for _ in range(2))
         first.run(model.inputs)
