@@ -272,7 +272,7 @@ def stages(options: Options) -> list[Stage]:
     """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
     if options.is_cuda:
         # What NVIDIA's libraries take: stored, row-major inputs of f32 at multiples of 256 bytes.
-        fusion = [_spec("dnn-fuse-layers", inputs=False)]
+        fusion = ["dnn-fuse-layers"]
         layouts = _spec("dnn-assign-layouts", channels_last=False)
         limit = {} if options.workspace_limit is None else {"limit": options.workspace_limit}
         workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **limit)
@@ -290,8 +290,10 @@ def stages(options: Options) -> list[Stage]:
             memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
             memory += split
-            memory += [workspaces]
-            memory += [_spec("dnn-borrow-outputs", **alignment)] if options.reuse else []
+            borrow = [_spec("dnn-borrow-outputs", **alignment)] if options.reuse else []
+            # Libraries get what fits under the peak: on a GPU it must be the final one before they are asked.
+            memory += borrow if options.is_cuda else []
+            memory += [workspaces, *borrow]
             memory += [_pool_conversion(options, alignment)]
             memory += ["verify-dnn-pool"]
         case "eager" | "lazy":

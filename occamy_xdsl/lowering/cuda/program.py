@@ -570,12 +570,13 @@ class _Run:
         y = self.tensor(step.y), self.address(step.y)
         handle = self.field(CUDNN)
         if step.bias is None:
-            self.call("cudnnConvolutionForward", handle, self.one, *operands, self.zero, *y)
+            scale = self.one if step.accumulates else self.zero
+            self.call("cudnnConvolutionForward", handle, self.one, *operands, scale, *y)
             return
         z = y if step.z is None else (self.tensor(step.z), self.address(step.z))
         self.call(
             "cudnnConvolutionBiasActivationForward", handle, self.one, *operands,
-            self.zero if step.z is None else self.one, *z, self.descriptor(_bias_shape(step)),
+            self.zero if step.z is None and not step.accumulates else self.one, *z, self.descriptor(_bias_shape(step)),
             self.address(step.bias), self.descriptor(Relu()), *y,
         )  # fmt: skip
 

@@ -78,6 +78,8 @@ class Convolution:
     scratch_bytes: int
     bias: Operand | None = None
     z: Operand | None = None
+    accumulates: bool = False
+    """Whether the result is added to what `y` holds."""
 
     @property
     def read(self) -> tuple[Operand, ...]:
