@@ -73,7 +73,7 @@ class CudaAssignWorkspacesPass(ModulePass):
     cudnn: int = 9
     """Major version of cuDNN for which the database is asked."""
     limit: int | None = None
-    """Most bytes that a library may use for one op, instead of what fits under the peak."""
+    """Bytes that a workspace may have where the op needs no more, instead of what fits under the peak."""
     database: str | None = None
     """Path of a database of convolutions."""
 
@@ -82,9 +82,12 @@ class CudaAssignWorkspacesPass(ModulePass):
         for function in dnn.functions_in("buffer", op, self.name):
             for kernel, room in rooms(function.body.block):
                 if kernel.workspace is None:
-                    self.assign(kernel, database, room if self.limit is None else self.limit)
+                    if self.limit is not None:
+                        room = max(0, self.limit - scratch_bytes(kernel))
+                    self.assign(kernel, database, room)
 
     def assign(self, op: dnn.KernelOp, database: Database, limit: int) -> None:
+        """Gives an op a workspace that has at most `limit` bytes more than it needs."""
         if isinstance(op, dnn.ConvOp):
             if op.prologue is not None:
                 limit -= self.widen_prologue(op, limit)
