@@ -19,10 +19,9 @@ from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cpu.kernels.strided import collapse
 from occamy_xdsl.lowering.cuda.convolutions import Problem
 from occamy_xdsl.lowering.cuda.kernels import points
-from occamy_xdsl.lowering.cuda.kernels.copy import copy_kernel
-from occamy_xdsl.lowering.cuda.kernels.elementwise import Elementwise
 from occamy_xdsl.lowering.cuda.kernels.rows import RowLayerNorm, RowReduce, RowSoftmax
 from occamy_xdsl.lowering.cuda.kernels.spec import VECTOR_BYTES, GpuKernel
+from occamy_xdsl.lowering.cuda.kernels.tiled import copy_kernel, elementwise_kernel
 from occamy_xdsl.lowering.cuda.steps import (
     Convolution,
     Deconvolution,
@@ -148,12 +147,12 @@ def select(op: dnn.KernelOp) -> Plan:
 
 def _elementwise(plan: Plan, body: Block, inputs: Sequence[Operand], out: Operand) -> None:
     shape = out.buffer.shape
-    kernel = Elementwise(
+    kernel = elementwise_kernel(
         body,
         tuple(operand.buffer.broadcast_to(shape) for operand in inputs),
         out.buffer,
-        is_aligned(*inputs, out),
-        any(shares_memory(operand, out) for operand in inputs),
+        aligned=is_aligned(*inputs, out),
+        in_place=any(shares_memory(operand, out) for operand in inputs),
     )
     plan.launch(kernel, *inputs, out)
 
