@@ -365,7 +365,8 @@ class Compilation:
         if self.options.is_cuda:
             host = text_of(_part(self.module, kernels=False))
             model_bytes = _count(self.module, MODEL_BYTES)
-            return CompiledCudaModel(host, self.compiled_kernels(), model_bytes, signature, weights)
+            streams = self.options.stream_weights
+            return CompiledCudaModel(host, self.compiled_kernels(), model_bytes, signature, weights, streams)
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
         return CompiledModel(self._upstream_text(), signature, weights, isa, self.options.stream_weights)
 

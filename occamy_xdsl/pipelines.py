@@ -139,14 +139,8 @@ class Options:
             raise UsageError(
                 f"target '{self.target}': unknown architecture '{self.processor}', known are: {known}"
             )
-        if self.memory != "pool":
-            raise UsageError(f"memory '{self.memory}': target '{self.target}' has memory 'pool' only")
-        for option, given in (
-            ("profile", self.profile),
-            ("stream-weights", self.stream_weights),
-        ):
-            if given:
-                raise UsageError(f"{option}: not available for target '{self.target}'")
+        if self.profile:
+            raise UsageError(f"profile: not available for target '{self.target}'")
 
     @property
     def is_cuda(self) -> bool:
@@ -277,7 +271,8 @@ def stages(options: Options) -> list[Stage]:
         limit = {} if options.workspace_limit is None else {"limit": options.workspace_limit}
         workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **limit)
         alignment = {"alignment": 256}
-        lowering = _spec("convert-dnn-to-cuda", chip=options.processor)
+        streaming = {"stream-weights": True} if options.stream_weights else {}
+        lowering = _spec("convert-dnn-to-cuda", chip=options.processor, **streaming)
     else:
         fusion, layouts = ["dnn-fuse-dequantization", "dnn-fuse-layers"], "dnn-assign-layouts"
         workspaces = _spec("cpu-assign-workspaces", target=options.processor)
@@ -319,7 +314,7 @@ def stages(options: Options) -> list[Stage]:
             "mlir",
             [
                 lowering,
-                *(["cpu-stream-weights"] if options.stream_weights else []),
+                *(["cpu-stream-weights"] if options.stream_weights and not options.is_cuda else []),
                 *(["cpu-insert-clock"] if options.profile else []),
             ],
         ),
