@@ -123,13 +123,18 @@ class _Conversion:
         if self.refused:
             raise UnsupportedModelError(nodes=self.refused)
         # Weights are known only when the code that reads them is written, and their number is in that code.
-        ops = [OpSteps(tuple(steps), self.find_weights(steps)) for steps in self.ops]
-        slot_bytes = max((p.target + aligned(p.bytes) for op in ops for p in op.pieces), default=0)
+        pieces = [self.find_weights(steps) for steps in self.ops]
+        slot_bytes = max((p.target + aligned(p.bytes) for own in pieces for p in own), default=0)
+        # Two slots that need more than all weights would be no use.
+        streams = self.stream_weights and 2 * slot_bytes < self.blob_bytes
+        ops = [
+            OpSteps(tuple(steps), own if streams else ()) for steps, own in zip(self.ops, pieces, strict=True)
+        ]
         host = HostModule()
         placement = Placement(
             aligned(self.pool_bytes),
             self.blob_bytes,
-            slot_bytes if self.stream_weights and slot_bytes else None,
+            slot_bytes if streams else None,
             self.staging_bytes,
             self.fields,
             self.find,
@@ -236,7 +241,7 @@ class _Conversion:
         return found
 
     def find_weights(self, steps: Sequence[NodeStep]) -> tuple[Piece, ...]:
-        """Gives the constants that an op reads their places; where they are streamed, its pieces of the weights."""
+        """Gives the constants that an op reads their places; its pieces of the weights."""
         ranges: dict[int, int] = {}
         for operand in (operand for item in steps for operand in item.step.read):
             if isinstance(operand.place, Weights):
@@ -248,7 +253,7 @@ class _Conversion:
                     start, size = self.constant(root.owner)
                     ranges[start] = size
         pieces: list[Piece] = []
-        for start, size in sorted(ranges.items()) if self.stream_weights else ():
+        for start, size in sorted(ranges.items()):
             last = pieces[-1] if pieces else Piece(0, 0, 0)
             end = aligned(last.bytes)
             if pieces and last.source + end == start:

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,8 +96,14 @@ STATUS = {
 """A status of each library, and its text."""
 OF_NO_NODE = ("cuModuleLoadData", "cudnnCreate", "cudnnSetStream", "cublasCreate_v2", "cublasSetStream_v2")
 
-FAILING = {"small": small, **NETS}
-QUICK = ("small", "resnet", "attention")
+FAILING = {
+    "small": (small, {}),
+    "eager": (small, {"memory": "eager"}),
+    "lazy": (small, {"memory": "lazy"}),
+    "streamed": (small, {"stream_weights": True, "weights": "file"}),
+    **{name: (net, {}) for name, net in NETS.items()},
+}
+QUICK = ("small", "eager", "streamed", "resnet", "attention")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,8 @@ def test_every_call_may_fail(name: str, build) -> None:
 
     Only a failing release is ignored, and a failing question for a faster algorithm.
     """
-    model = build(FAILING[name]())
+    net, options = FAILING[name]
+    model = build(net(), **options)
     with Simulator(architecture=CHIP) as simulator:
         model.check(model.run(simulator))
     calls = list(simulator.calls)
@@ -229,6 +237,55 @@ def test_device_too_old_or_too_small(small_model) -> None:
     ):
         with pytest.raises(OccamyError, match=fact), simulator:
             model.run(simulator)
+
+
+@pytest.mark.parametrize("memory", ["eager", "lazy"])
+@pytest.mark.parametrize("name", ["resnet", "aliases"])
+def test_modes_of_the_paper_without_a_pool(name: str, memory: str, build) -> None:
+    """Buffers are allocated while the model runs, all at its start or around each op, and freed again."""
+    model = build(NETS[name](), memory=memory)
+    with Simulator(architecture=CHIP) as simulator:
+        model.check(model.run(simulator, times=2))
+    report = simulator.report()
+    assert report.calls["cudaMalloc"] == report.calls["cudaFree"] > 10
+    on_device = re.findall(r"dnn\.malloc : memref<[^\"\n]*>\n", model.compilation.ir("mem"))
+    assert report.calls["cudaMalloc"] == 1 + 2 * len(on_device), "one of the model, and those of each run"
+
+
+def perceptron():
+    n, x = Net(), "x"
+    for _ in range(8):
+        x = n.op("Relu", n.op("Gemm", x, n.random(128, 128, scale=0.1), n.random(128)))
+    return n.model({"x": (2, 128)}, [x])
+
+
+def test_streamed_weights_of_a_network_larger_than_the_device(build) -> None:
+    """Eight layers of 64 KiB on a device of 256 KiB: two layers are there at a time."""
+    whole = build(perceptron())
+    with (
+        pytest.raises(OccamyError, match="cudaMalloc: cudaErrorMemoryAllocation"),
+        Simulator(architecture=CHIP, capacity=256 << 10) as simulator,
+    ):
+        whole.run(simulator)
+    model = build(perceptron(), stream_weights=True, weights="file")
+    with Simulator(architecture=CHIP, capacity=256 << 10) as simulator:
+        model.check(model.run(simulator, times=2))
+    assert simulator.report().allocations == 1
+    assert model.compilation.signature().weights_bytes > 512 << 10
+    # Each copy is there before its product, and not before the one that reads the same slot has run.
+    names = [e["name"] for e in _events(simulator) if e["ph"] == "X" and e["tid"]]
+    assert names.count("cublasSgemmStridedBatched") == 16
+    assert (
+        len({e["tid"] for e in _events(simulator) if e["ph"] == "X" and e["name"] == "cudaMemcpyAsync"}) == 3
+    )
+
+
+def test_streamed_weights_of_networks(build) -> None:
+    """Constants of all kinds, some read by several ops."""
+    for name in ("preactivation", "ssd"):
+        model = build(NETS[name](), stream_weights=True, weights="file")
+        with Simulator(architecture=CHIP) as simulator:
+            model.check(model.run(simulator, times=2))
 
 
 def test_unsupported_nodes_are_all_listed(build) -> None:
