@@ -13,6 +13,8 @@ import pytest
 from nets import NETS, Net
 
 from occamy_xdsl.errors import MemoryLimitError, OccamyError, UnsupportedModelError
+from occamy_xdsl.lowering import linker
+from occamy_xdsl.lowering.cpu.emit import write_executable
 from occamy_xdsl.lowering.cuda.api import FUNCTIONS
 from occamy_xdsl.runtime.executable import Executable, LibraryModel
 from occamy_xdsl.simulator import Simulator
@@ -79,6 +81,22 @@ def test_runs_in_a_pool_of_the_caller(small_model) -> None:
         simulator.call("cudaFree", pool)
     model.check({name: y for name in model.expected})
     assert simulator.report().allocations == 2
+
+
+def test_program_on_npy_files(small_model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line of a program, whose `main` is called in this process, where the simulator is."""
+    monkeypatch.setattr(
+        linker, "link_executable", lambda objects, out: linker.link_shared(objects, out, ["main"])
+    )
+    write_executable(small_model.compilation.compiled(tmp_path), tmp_path / "program")
+    np.save(tmp_path / "x.npy", small_model.inputs["x"])
+    words = [b"program", b"-o", bytes(tmp_path / "out"), bytes(tmp_path / "x.npy")]
+    arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+    (tmp_path / "out").mkdir()
+    with Simulator(architecture=CHIP) as simulator:
+        assert simulator.load(tmp_path / "program").main(len(words), arguments) == 0
+    small_model.check({name: np.load(tmp_path / "out" / f"{name}.npy") for name in small_model.expected})
+    assert simulator.report().allocations == 1
 
 
 def test_weights_in_a_file(build) -> None:
