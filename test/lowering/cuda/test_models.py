@@ -85,9 +85,11 @@ def test_runs_in_a_pool_of_the_caller(small_model) -> None:
 
 def test_program_on_npy_files(small_model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line of a program, whose `main` is called in this process, where the simulator is."""
-    monkeypatch.setattr(
-        linker, "link_executable", lambda objects, out: linker.link_shared(objects, out, ["main"])
-    )
+
+    def link(objects: list[Path], output: Path, machine: str) -> None:
+        linker.link_shared(objects, output, ["main"], machine=machine)
+
+    monkeypatch.setattr(linker, "link_executable", link)
     write_executable(small_model.compilation.compiled(tmp_path), tmp_path / "program")
     np.save(tmp_path / "x.npy", small_model.inputs["x"])
     words = [b"program", b"-o", bytes(tmp_path / "out"), bytes(tmp_path / "x.npy")]
