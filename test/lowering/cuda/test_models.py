@@ -242,8 +242,11 @@ def test_workspace_limit(build) -> None:
 
 
 def test_libraries_do_not_raise_the_peak(build) -> None:
-    """Their workspaces lie under the peak of the other buffers, which products alone may raise to 16 KiB."""
-    for name in ("unet", "inception", "mobilenet"):
+    """
+    Their workspaces lie under the peak of the other buffers, which products may raise to 16 KiB, and prologues by
+    the result of 32 channels, as in mobilenet.
+    """
+    for name in ("unet", "inception"):
         report = build(NETS[name]()).compilation.report()
         peaks = {step.name: step.max_live_bytes for step in report.passes}
         assert peaks["cuda-assign-workspaces"] == peaks["dnn-coalesce-tensors"]
