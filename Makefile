@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench conformance nets lint format docs docs-check bench-memory bench-measured bench-packing packing-check gpu-check gpu-dry-run lock clean
+.PHONY: help venv demo test bench conformance nets lint format docs docs-check bench-memory bench-measured bench-packing packing-check gpu-check gpu-dry-run cuda-link-check ptx-check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +71,19 @@ gpu-check: $(READY) ## compare models on this machine's GPU with ONNX Runtime, a
 
 gpu-dry-run: $(READY) ## the same for small models under the simulator, without a GPU
 	$(BIN)/python bench/gpu_check.py --simulate resnet densenet unet mobilenet yolo attention
+
+# Wheels that only these checks read; nothing of them is installed into .venv.
+build/nvidia/%: bench/nvidia/%.txt $(READY)
+	rm -rf $@
+	$(BIN)/python -m pip install --quiet --no-deps --no-cache-dir --require-hashes --target $@ -r $<
+	touch $@
+
+cuda-link-check: build/nvidia/libraries ## check headers and symbols against NVIDIA's libraries (1 GB to download)
+	OCCAMY_CUDA_HEADERS=$$(find $< -type d -name include | paste -sd:) $(BIN)/python -m pytest test/lowering/cuda/test_api.py
+	$(BIN)/python bench/cuda_link_check.py --libraries $<
+
+ptx-check: build/nvidia/assemblers ## assemble the kernels of all networks for all architectures (88 MB to download)
+	$(BIN)/python bench/ptx_check.py --assemblers $<
 
 lock: $(READY) ## refresh requirements.lock (see CONTRIBUTING.md)
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev \
