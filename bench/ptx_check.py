@@ -18,9 +18,8 @@ from pathlib import Path
 import networks
 
 import occamy_xdsl as oc
-from occamy_xdsl.compiler import Compilation, make_context, text_of
+from occamy_xdsl.compiler import Compilation, text_of
 from occamy_xdsl.lowering.cuda import ptx
-from occamy_xdsl.lowering.cuda.convert_dnn_to_cuda import ConvertDnnToCudaPass
 from occamy_xdsl.pipelines import Options
 
 RESULT = Path(__file__).parent / "results" / "ptxas.md"
@@ -74,17 +73,14 @@ def assemble(tool: Path, text: str, chip: str) -> list[Usage]:
     return list(usages(log))
 
 
-def modules(net: str) -> Iterator[tuple[str, str]]:
-    """Each architecture and the PTX of a network for it; the plan is the same for all of them."""
+def kernels_of(net: str) -> str:
+    """The kernels of a network in MLIR, which are the same for all architectures; empty if there are none."""
     compilation = Compilation(oc.load(networks.networks()[net]()), Options(target="cuda"))
-    compilation.run_to("mem")
-    for chip in ptx.CHIPS:
-        module = compilation.module.clone()
-        ConvertDnnToCudaPass(chip=chip).apply(make_context(), module)
-        kernels = [op for op in module.ops if op.name == "gpu.module"]
-        for op in kernels:
-            op.detach()
-            yield chip, ptx.assemble(f"module {{\n{text_of(op)}}}", chip)
+    compilation.run_to("mlir")
+    modules = [op for op in compilation.module.ops if op.name == "gpu.module"]
+    for op in modules:
+        op.detach()
+    return "".join(f"module {{\n{text_of(op)}}}" for op in modules)
 
 
 def kind(kernel: str) -> str:
@@ -130,8 +126,9 @@ def main() -> int:
     for net in options.nets or list(networks.networks()):
         count = 0
         try:
-            for chip, text in modules(net):
-                kernels = assemble(tools[chip], text, chip)
+            text = kernels_of(net)
+            for chip in ptx.CHIPS if text else ():
+                kernels = assemble(tools[chip], ptx.assemble(text, chip), chip)
                 count = len(kernels)
                 for usage in kernels:
                     found.setdefault((kind(usage.kernel), chip), []).append(usage)

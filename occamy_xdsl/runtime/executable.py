@@ -57,7 +57,8 @@ class Executable:
         self._pool = None
         if not self.signature.is_cuda:
             self._pool = aligned_bytes(max(1, self.signature.pool_bytes), self.signature.pool_alignment)
-        self._call = model.bind(0 if self._pool is None else self._pool.ctypes.data)
+        self.bound = model.bind(0 if self._pool is None else self._pool.ctypes.data)
+        """Runs the model on addresses of inputs and outputs; for a GPU a `BoundLibrary`."""
         self._lock = threading.Lock()
 
     @property
@@ -83,6 +84,16 @@ class Executable:
         """
         self._model.save(Path(path), weights)
 
+    def capture(self) -> None:
+        """
+        Make a CUDA graph of the model: from now on one call launches all its kernels.
+
+        Raises UsageError for a CPU, OccamyError where the GPU refuses.
+        """
+        if not isinstance(self.bound, BoundLibrary) or not self.signature.is_cuda:
+            raise UsageError(f"CUDA graph: target '{self.signature.target}' has none, only cuda")
+        self.bound.capture()
+
     def run(
         self, *inputs: Any, out: Mapping[str, Array] | None = None, poison: bool = False
     ) -> dict[str, Array]:
@@ -107,7 +118,7 @@ class Executable:
                 self._pool.fill(POISON)
                 for result in results:
                     result.reshape(-1).view(np.uint8).fill(POISON)
-            self._call([array.ctypes.data for array in arrays], [array.ctypes.data for array in results])
+            self.bound([array.ctypes.data for array in arrays], [array.ctypes.data for array in results])
         return {spec.name: array for spec, array in zip(self.signature.outputs, results, strict=True)}
 
     def __call__(self, *inputs: Any, **named: Any) -> dict[str, Array]:
@@ -288,9 +299,9 @@ class LibraryModel:
             functions = [getattr(self._library, name) for name in abi.EXPORTS]
         except AttributeError:
             raise UsageError(f"{path}: not a library compiled by occamy-xdsl") from None
-        _, describe, self._create, self._run, self._destroy, self._error = functions
-        describe.restype = self._error.restype = ctypes.c_char_p
-        self._destroy.restype = None
+        _, describe, *_, destroy, error = functions
+        describe.restype = error.restype = ctypes.c_char_p
+        destroy.restype = None
         try:
             self._signature = Signature.from_json(describe())
         except ValueError as error:
@@ -301,24 +312,13 @@ class LibraryModel:
         """The signature of the model."""
         return self._signature
 
-    def bind(self, pool: int) -> Callable[[Sequence[int], Sequence[int]], None]:
+    def bind(self, pool: int) -> "BoundLibrary":
         """
-        A function that runs the model in the pool at address `pool`.
+        The model in the pool at address `pool`.
 
         Raises InvalidInputError for a weights file that is missing or of another model, else OccamyError.
         """
-        model = ctypes.c_void_p()
-        if code := self._create(ctypes.byref(model), ctypes.c_void_p(pool)):
-            error = InvalidInputError if code == abi.Code.WEIGHTS else OccamyError
-            raise error(f"{self._path}: {self._error(None).decode()}")
-
-        def call(inputs: Sequence[int], outputs: Sequence[int]) -> None:
-            pointers = [(ctypes.c_void_p * len(values))(*values) for values in (inputs, outputs)]
-            if self._run(model, *pointers):
-                raise OccamyError(f"{self._path}: {self._error(model).decode()}")
-
-        weakref.finalize(call, self._destroy, model)
-        return call
+        return BoundLibrary(self._path, self._library, pool)
 
     def save(self, path: Path, weights: emit.WeightsPlace) -> None:
         """Copy the library and its weights file, or write a header; raises UsageError."""
@@ -331,6 +331,45 @@ class LibraryModel:
                     shutil.copy2(emit.weights_path(self._path), emit.weights_path(path))
             case suffix:
                 raise UsageError(f"{path}: a loaded library is saved as .so or .h, not as '{suffix}'")
+
+
+class BoundLibrary:
+    """A model that the library at `path` created, in the pool at address `pool`; raises as `LibraryModel.bind`."""
+
+    def __init__(self, path: Path, library: ctypes.CDLL, pool: int):
+        self._path = path
+        self._library = library
+        self._model = ctypes.c_void_p()
+        if code := library.occamy_create(ctypes.byref(self._model), ctypes.c_void_p(pool)):
+            error = InvalidInputError if code == abi.Code.WEIGHTS else OccamyError
+            raise error(f"{path}: {library.occamy_error(None).decode()}")
+        weakref.finalize(self, library.occamy_destroy, self._model)
+
+    def __call__(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Run the model on addresses; raises OccamyError."""
+        pointers = [(ctypes.c_void_p * len(values))(*values) for values in (inputs, outputs)]
+        self._check(self._library.occamy_run(self._model, *pointers))
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise OccamyError(f"{self._path}: {self._library.occamy_error(self._model).decode()}")
+
+    # --- of a model for a GPU ---
+
+    @property
+    def stream(self) -> int:
+        """The stream on which it runs."""
+        function = self._library.occamy_stream
+        function.restype = ctypes.c_void_p
+        return function(self._model)
+
+    def enqueue(self) -> None:
+        """Put the model on its stream, on the inputs of the last run, and return; raises OccamyError."""
+        self._check(self._library.occamy_enqueue(self._model))
+
+    def capture(self) -> None:
+        """Make a CUDA graph of the model, which later runs launch; raises OccamyError."""
+        self._check(self._library.occamy_capture(self._model))
 
 
 _ELF_RELOCATABLE, _ELF_LOAD, _ELF_INTERPRETER = 1, 1, 3

@@ -126,7 +126,7 @@ def write_library(model: Artefact, path: Path, weights: WeightsPlace = "embed") 
 
     def link(objects: Sequence[Path], output: Path) -> None:
         parts = [*objects, *model.libraries(output.parent)]
-        linker.link_shared(parts, output, abi.EXPORTS, machine=model.machine)
+        linker.link_shared(parts, output, abi.exports(model.signature), machine=model.machine)
 
     _write(model, path, weights, link)
 

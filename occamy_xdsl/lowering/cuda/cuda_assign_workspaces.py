@@ -11,7 +11,7 @@ from xdsl.passes import ModulePass
 from occamy_xdsl.analysis.liveness import liveness
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.lowering.cpu.cpu_assign_workspaces import assign
-from occamy_xdsl.lowering.cuda.convolutions import EMPTY, Database
+from occamy_xdsl.lowering.cuda.convolutions import EMPTY, Database, Measured, choose
 from occamy_xdsl.lowering.cuda.select import (
     ALGORITHM,
     ALIGNMENT,
@@ -69,17 +69,20 @@ class CudaAssignWorkspacesPass(ModulePass):
     """Most bytes that a library may use for one op, instead of what fits under the peak."""
     database: str | None = None
     """Path of a database of convolutions."""
+    device: str | None = None
+    """Name of the device in the database; needed where several have the architecture."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         database = EMPTY if self.database is None else Database.load(Path(self.database))
+        measured = database.measured(self.chip, self.cudnn, self.device)
         for function in dnn.functions_in("buffer", op, self.name):
             for kernel, room in rooms(function.body.block):
                 if kernel.workspace is None:
-                    self.assign(kernel, database, room if self.limit is None else self.limit)
+                    self.assign(kernel, measured, room if self.limit is None else self.limit)
 
-    def assign(self, op: dnn.KernelOp, database: Database, limit: int) -> None:
+    def assign(self, op: dnn.KernelOp, measured: Measured, limit: int) -> None:
         if isinstance(op, dnn.ConvOp):
-            choice = database.choose(problem_of(op), self.chip, self.cudnn, limit)
+            choice = choose(measured, problem_of(op), limit)
             op.attributes[ALGORITHM] = IntegerAttr(choice.algorithm, i64)
             op.attributes[LIBRARY_BYTES] = IntegerAttr(choice.workspace_bytes, i64)
         elif isinstance(op, dnn.MatmulOp):

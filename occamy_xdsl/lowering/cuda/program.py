@@ -1,14 +1,16 @@
 """
 Host code that runs the steps of a model on a GPU, as llvm-dialect functions that call NVIDIA's libraries.
 
-Three functions work on a model handle, a block of host memory that starts as zeros:
+These functions work on a model handle, a block of host memory that starts as zeros:
 
 - `occamy_setup(model, pool, weights)` makes one device allocation, copies the weights to it, loads the kernels
   and creates streams, library handles and descriptors;
-- `occamy_main(model, inputs, outputs)` enqueues the whole model on one stream and waits for it;
+- `occamy_launch(model)` puts the model, from inputs in device memory to outputs there, on its stream;
+- `occamy_make_graph(model)` makes a CUDA graph of that, which is launched from then on;
+- `occamy_main(model, inputs, outputs)` copies, launches and waits;
 - `occamy_teardown(model)` releases what the handle holds, however far the setup came.
 
-The first two return 0 or `Code.DEVICE`; then the handle holds a message with the node, the call and its status.
+All but the last return 0 or `Code.DEVICE`; then the handle holds a message with the node, the call and its status.
 """
 
 import struct
@@ -42,11 +44,14 @@ from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModu
 from occamy_xdsl.lowering.host import Operand as Argument
 
 SETUP, MAIN, TEARDOWN = "occamy_setup", "occamy_main", "occamy_teardown"
+LAUNCH, MAKE_GRAPH = "occamy_launch", "occamy_make_graph"
 KERNELS = "occamy_kernels"
 """Symbol of the PTX text, which ends in a zero byte."""
 
 # Byte offsets of the fields of a model handle; those of the kernels and descriptors follow.
-POOL, OWNED, WEIGHTS, STAGING, STREAM, CUDNN, CUBLAS, MODULE, DEVICE, ERROR = (8 * i for i in range(10))
+POOL, OWNED, WEIGHTS, STAGING, STREAM, CUDNN, CUBLAS, MODULE, DEVICE, GRAPH, ERROR = (
+    8 * i for i in range(11)
+)
 MESSAGE_BYTES = 512
 _FIELDS = ERROR + MESSAGE_BYTES
 
@@ -165,7 +170,7 @@ def _bias_shape(step: Convolution) -> TensorShape:
 
 
 class ProgramBuilder:
-    """Writes the three functions into `host`; `model_bytes` is known afterwards."""
+    """Writes the functions into `host`; `model_bytes` is known afterwards."""
 
     def __init__(self, host: HostModule, placement: Placement):
         self.host = host
@@ -244,7 +249,9 @@ class ProgramBuilder:
             libraries.append("cublas")
         self._define_failures(libraries)
         self._define_setup(libraries, steps)
-        self._define_main(steps, inputs, outputs)
+        self._define_launch(steps)
+        self._define_make_graph()
+        self._define_main(inputs, outputs)
         self._define_teardown(libraries)
 
     # --- setup ---
@@ -388,31 +395,73 @@ class ProgramBuilder:
 
     # --- run ---
 
-    def _define_main(
-        self, steps: Sequence[NodeStep], inputs: Sequence[Caller], outputs: Sequence[Caller]
-    ) -> None:
+    def _define_launch(self, steps: Sequence[NodeStep]) -> None:
+        """Nothing here waits or allocates, so that the stream may be captured."""
+        f = self.host.function(LAUNCH, i32, [PTR])
+        (model,) = f.arguments
+        self.check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
+        graph = f.load(model + GRAPH, PTR)
+        with f.if_(graph != NULL):
+            self.check(f, "", "cudaGraphLaunch", graph, f.load(model + STREAM, PTR))
+            f.return_(0)
+        run = _Run(self, f, [item.step for item in steps])
+        for item in steps:
+            run.step(item)
+        f.return_(0)
+
+    def _define_make_graph(self) -> None:
+        f = self.host.function(MAKE_GRAPH, i32, [PTR])
+        (model,) = f.arguments
+        with f.if_(f.load(model + GRAPH, PTR) != NULL):
+            f.return_(0)
+        self.check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
+        stream = f.load(model + STREAM, PTR)
+        mode = CONSTANTS["cudaStreamCaptureModeThreadLocal"]
+        self.check(f, "", "cudaStreamBeginCapture", stream, mode)
+        code = f.call(LAUNCH, model)
+        graph = f.variable(NULL, PTR)
+        self._declare("cudaStreamEndCapture", "cudaGraphDestroy")
+        with f.if_(code != 0):
+            # The capture ends whatever was wrong in it; what went wrong is in the handle.
+            f.call("cudaStreamEndCapture", stream, graph.pointer)
+            with f.if_(graph.get() != NULL):
+                f.call("cudaGraphDestroy", graph.get())
+            f.return_(code)
+        self.check(f, "", "cudaStreamEndCapture", stream, graph.pointer)
+        # The executable graph outlives the graph that it is made of.
+        name = "cudaGraphInstantiateWithFlags"
+        self._declare(name)
+        status = f.call(name, model + GRAPH, graph.get(), 0)
+        f.call("cudaGraphDestroy", graph.get())
+        with f.if_(status != 0):
+            f.store(NULL, model + GRAPH)
+            f.return_(f.call("occamy_fail_cudart", model, status, name))
+        f.return_(0)
+
+    def _define_main(self, inputs: Sequence[Caller], outputs: Sequence[Caller]) -> None:
         f = self.host.function(MAIN, i32, [PTR, PTR, PTR])
         model, sources, targets = f.arguments
-        run = _Run(self, f, [item.step for item in steps])
         self.check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
+        stream, staging = f.load(model + STREAM, PTR), f.load(model + STAGING, PTR)
         h2d, d2h = CONSTANTS["cudaMemcpyHostToDevice"], CONSTANTS["cudaMemcpyDeviceToHost"]
         for tensor in inputs:
             if tensor.bytes:
                 source = f.load(sources + 8 * tensor.index, PTR)
                 self.check(
-                    f, f"input '{tensor.name}': ", "cudaMemcpyAsync", run.bases[STAGING] + tensor.offset, source,
-                    tensor.bytes, h2d, run.stream,
+                    f, f"input '{tensor.name}': ", "cudaMemcpyAsync", staging + tensor.offset, source,
+                    tensor.bytes, h2d, stream,
                 )  # fmt: skip
-        for item in steps:
-            run.step(item)
+        code = f.call(LAUNCH, model)
+        with f.if_(code != 0):
+            f.return_(code)
         for tensor in outputs:
             if tensor.bytes:
                 target = f.load(targets + 8 * tensor.index, PTR)
                 self.check(
-                    f, f"output '{tensor.name}': ", "cudaMemcpyAsync", target,
-                    run.bases[STAGING] + tensor.offset, tensor.bytes, d2h, run.stream,
+                    f, f"output '{tensor.name}': ", "cudaMemcpyAsync", target, staging + tensor.offset,
+                    tensor.bytes, d2h, stream,
                 )  # fmt: skip
-        self.check(f, "", "cudaStreamSynchronize", run.stream)
+        self.check(f, "", "cudaStreamSynchronize", stream)
         f.return_(0)
 
     # --- teardown ---
@@ -434,6 +483,7 @@ class ProgramBuilder:
             self._declare("cudaSetDevice", "cudaStreamSynchronize")
             f.call("cudaSetDevice", f.load(model + DEVICE, i32))
             f.call("cudaStreamSynchronize", stream)
+        release(GRAPH, "cudaGraphExecDestroy")
         for kind, group in groupby(self._descriptors.items(), lambda entry: entry[0].kind):
             slots = [slot for _, slot in group]
             with f.for_(len(slots)) as i:
@@ -450,7 +500,7 @@ class ProgramBuilder:
 
 
 class _Run:
-    """Emits the calls of `occamy_main` for one step after the other."""
+    """Emits the calls of `occamy_launch` for one step after the other."""
 
     def __init__(self, program: ProgramBuilder, f: FunctionBuilder, steps: Sequence[Step]):
         self.program = program
