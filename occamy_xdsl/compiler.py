@@ -51,7 +51,8 @@ from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options, get_all_passes, levers, stages, switched_off
 from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
 from occamy_xdsl.runtime.cuda import CudaModel
-from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
+from occamy_xdsl.runtime.executable import Executable, LoadedModel
+from occamy_xdsl.runtime.jit import JitModel
 from occamy_xdsl.version import VERSION
 
 SILENT = (

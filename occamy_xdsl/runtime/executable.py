@@ -1,4 +1,8 @@
-"""Running compiled models on numpy arrays: from memory through the JIT, or from a shared library."""
+"""
+Running compiled models on numpy arrays, and loading them from shared libraries.
+
+Nothing here needs a compiler: a machine that only runs libraries has neither LLVM nor onnx.
+"""
 
 import ctypes
 import shutil
@@ -12,10 +16,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
-from occamy_xdsl.lowering.cpu import abi, emit
+from occamy_xdsl.lowering.cpu import abi
 from occamy_xdsl.lowering.cuda.api import LIBRARIES
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
-from occamy_xdsl.lowering.toolchain import Isa, JitModule
 from occamy_xdsl.runtime.nvidia import load_libraries
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,7 +42,7 @@ class LoadedModel(Protocol):
         """
         ...
 
-    def save(self, path: Path, weights: emit.WeightsPlace) -> None:
+    def save(self, path: Path, weights: abi.WeightsPlace) -> None:
         """Write the model to a file of the kind that the suffix of `path` names; raises UsageError."""
         ...
 
@@ -75,7 +78,7 @@ class Executable:
         """An executable with the same code and weights, and a pool of its own."""
         return Executable(self._model)
 
-    def save(self, path: str | Path, weights: emit.WeightsPlace = "embed") -> None:
+    def save(self, path: str | Path, weights: abi.WeightsPlace = "embed") -> None:
         """
         Write the model to `path`: a library (`.so`), object (`.o`), header (`.h`) or program (no suffix).
 
@@ -211,64 +214,6 @@ def _bind_outputs(
     return arrays
 
 
-# --- code from the JIT ------------------------------------------------------------------------------------
-
-
-class JitModel:
-    """
-    A model compiled into the memory of this process.
-
-    The file of the weights is mapped and must not change while the model lives; `save` reads it again.
-    Raises UsageError if the model was compiled for another kind of processor.
-    """
-
-    def __init__(self, model: emit.CompiledModel):
-        host = Isa.host()
-        architectures = [isa.triple.split("-")[0] for isa in (model.isa, host)]
-        if architectures[0] != architectures[1] or model.isa.vector_bytes > host.vector_bytes:
-            raise UsageError(f"the model is compiled for {model.isa.cpu}, this processor is {host.cpu}")
-        self._model = model
-        self._weights = None if model.weights is None else np.memmap(model.weights, np.uint8, mode="r")
-        parameters = 2 + len(model.signature.inputs) + len(model.signature.outputs)
-        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * parameters)
-        self._entry = JitModule(model.object_code()).function(abi.ENTRY, prototype)
-
-    @property
-    def signature(self) -> Signature:
-        """The signature of the model."""
-        return self._model.signature
-
-    def bind(self, pool: int) -> Callable[[Sequence[int], Sequence[int]], None]:
-        """A function that runs the model in the pool at address `pool`."""
-        weights = 0 if self._weights is None else self._weights.ctypes.data
-
-        def call(inputs: Sequence[int], outputs: Sequence[int]) -> None:
-            self._entry(pool, weights, *inputs, *outputs)
-
-        return call
-
-    def save(self, path: Path, weights: emit.WeightsPlace) -> None:
-        """Write an artefact of the kind that the suffix of `path` names; raises UsageError."""
-        match path.suffix:
-            case ".so":
-                emit.write_library(self._model, path, weights)
-            case ".o":
-                emit.write_object(self._model, path, weights)
-            case ".h":
-                emit.write_header(self.signature, path)
-            case "":
-                emit.write_executable(self._model, path, weights)
-            case suffix:
-                raise UsageError(
-                    f"{path}: unknown suffix '{suffix}', known are: .so .o .h and none (program)"
-                )
-
-
-def jit(model: emit.CompiledModel) -> Executable:
-    """The executable of `JitModel`; raises as it does."""
-    return Executable(JitModel(model))
-
-
 # --- code from a shared library ---------------------------------------------------------------------------
 
 
@@ -320,15 +265,15 @@ class LibraryModel:
         """
         return BoundLibrary(self._path, self._library, pool)
 
-    def save(self, path: Path, weights: emit.WeightsPlace) -> None:
+    def save(self, path: Path, weights: abi.WeightsPlace) -> None:
         """Copy the library and its weights file, or write a header; raises UsageError."""
         match path.suffix:
             case ".h":
-                emit.write_header(self.signature, path)
+                path.write_text(abi.header(self.signature))
             case ".so":
                 shutil.copy2(self._path, path)
-                if emit.weights_path(self._path).exists():
-                    shutil.copy2(emit.weights_path(self._path), emit.weights_path(path))
+                if abi.weights_path(self._path).exists():
+                    shutil.copy2(abi.weights_path(self._path), abi.weights_path(path))
             case suffix:
                 raise UsageError(f"{path}: a loaded library is saved as .so or .h, not as '{suffix}'")
 

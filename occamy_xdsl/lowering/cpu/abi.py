@@ -9,6 +9,8 @@ neither allocates nor writes to anything but the handle, the pool and the output
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
+from typing import Literal
 
 from xdsl.dialects.builtin import i8, i32, i64
 
@@ -32,6 +34,9 @@ EXPORTS = (
 """The public functions, in the order of the header."""
 DEVICE_EXPORTS = ("occamy_stream", "occamy_enqueue", "occamy_capture")
 """Further public functions of a model for a GPU."""
+
+WeightsPlace = Literal["embed", "file"]
+"""Where an artefact has its weights: in its read-only data, or in the file `<artefact>.weights` beside it."""
 
 TRAILER_BYTES = 64
 """Bytes after the weights in a weights file: they tie the file to its artefact, see `weights_trailer`."""
@@ -64,6 +69,11 @@ class WeightsFile:
     """The last TRAILER_BYTES bytes the file must have."""
     beside_program: bool = False
     """Whether the artefact is the running program, rather than the library that holds the code."""
+
+
+def weights_path(artefact: Path) -> Path:
+    """The path of the weights file of an artefact."""
+    return artefact.with_name(artefact.name + ".weights")
 
 
 def weights_trailer(size: int, sha256: bytes) -> bytes:
