@@ -41,11 +41,16 @@ def device() -> Device:
     return Device(name.value.decode(), architecture, status("cudnnGetVersion"), version.value)
 
 
-def free_bytes() -> int:
-    """Bytes of device memory that nobody uses; differences say what was allocated in between."""
+def memory() -> tuple[int, int]:
+    """Bytes of device memory that nobody uses, and all there are."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
-    return free.value
+    return free.value, total.value
+
+
+def free_bytes() -> int:
+    """Bytes of device memory that nobody uses; differences say what was allocated in between."""
+    return memory()[0]
 
 
 Timer = Callable[[int, Callable[[], None]], float]
