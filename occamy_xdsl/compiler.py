@@ -360,7 +360,11 @@ class Compilation:
         if self.options.is_cuda:
             host = text_of(_part(self.module, kernels=False))
             model_bytes = _count(self.module, MODEL_BYTES)
-            return CompiledCudaModel(host, self.compiled_kernels(), model_bytes, signature, weights)
+            text = self.compiled_kernels()
+            code = b""
+            if self.options.cubin and text:
+                code = toolchain.assemble_ptx(text, self.options.processor)
+            return CompiledCudaModel(host, text, model_bytes, signature, weights, code)
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
         return CompiledModel(self._upstream_text(), signature, weights, isa, self.options.stream_weights)
 

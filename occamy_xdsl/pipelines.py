@@ -92,6 +92,8 @@ class Options:
     """Path of a database of measured convolutions, as `occamy tune` writes it; for a GPU."""
     tuning_device: str | None = None
     """Name of the device in that database; needed where several have the architecture."""
+    cubin: bool = False
+    """Whether the machine code of kernels for the architecture is embedded beside the PTX; needs ptxas."""
     stream_weights: bool = False
     """Whether weights are read from their file right before they are needed, and dropped after."""
     profile: bool = False
@@ -103,6 +105,8 @@ class Options:
         from occamy_xdsl.lowering.toolchain import Isa
         from occamy_xdsl.planning.planners import PLANNERS
 
+        if self.cubin and not self.is_cuda:
+            raise UsageError(f"cubin: target '{self.target}' has none, only cuda")
         if self.tuning_device is not None and self.tuning is None:
             raise UsageError(f"tuning device '{self.tuning_device}': no effect without tuning")
         kind, colon, processor = self.target.partition(":")

@@ -71,6 +71,7 @@ USAGE = [
     ("compile NET --tuning missing.json", "tuning 'missing.json': target 'cpu'"),
     ("compile NET --target cuda --tuning missing.json", "missing.json: No such file"),
     ("compile NET --target cuda --tuning-device T4", "tuning device 'T4'"),
+    ("compile NET --cubin", "cubin: target 'cpu'"),
     ("tune NET", "--target cuda"),
     ("tune NET --target cuda -o NET/c.json", "NET/c.json"),
 ]

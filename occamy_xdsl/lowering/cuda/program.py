@@ -47,6 +47,8 @@ SETUP, MAIN, TEARDOWN = "occamy_setup", "occamy_main", "occamy_teardown"
 LAUNCH, MAKE_GRAPH = "occamy_launch", "occamy_make_graph"
 KERNELS = "occamy_kernels"
 """Symbol of the PTX text, which ends in a zero byte."""
+MACHINE_CODE = "occamy_machine_code"
+"""Symbol of the kernels in machine code; four zero bytes where there is none."""
 
 # Byte offsets of the fields of a model handle; those of the kernels and descriptors follow.
 POOL, OWNED, WEIGHTS, STAGING, STREAM, CUDNN, CUBLAS, MODULE, DEVICE, GRAPH, ERROR = (
@@ -243,6 +245,7 @@ class ProgramBuilder:
         if self.kernels:
             libraries.append("cuda")
             self.host.external(KERNELS)
+            self.host.external(MACHINE_CODE)
         if self._descriptors:
             libraries.append("cudnn")
         if any(isinstance(item.step, Product) for item in steps):
@@ -275,7 +278,9 @@ class ProgramBuilder:
             size = self.placement.weights_bytes
             check("cudaMemcpyAsync", target, weights, size, way, stream, where="weights: ")
         if "cuda" in libraries:
-            check("cuModuleLoadData", model + MODULE, f.address(KERNELS))
+            self._load_machine_code(f)
+            with f.if_(f.load(model + MODULE, PTR) == NULL):
+                check("cuModuleLoadData", model + MODULE, f.address(KERNELS))
             module = f.load(model + MODULE, PTR)
             for name, slot in self.kernels.items():
                 check("cuModuleGetFunction", model + slot, module, name)
@@ -296,6 +301,16 @@ class ProgramBuilder:
         # The caller may release the weights when this returns.
         check("cudaStreamSynchronize", stream, where="weights: ")
         f.return_(0)
+
+    def _load_machine_code(self, f: FunctionBuilder) -> None:
+        """Load it where there is some and the device takes it; another one than it is for does not."""
+        name = "cuModuleLoadData"
+        self._declare(name)
+        model, code = f.arguments[0], f.address(MACHINE_CODE)
+        with f.if_(f.load(code, i32) != 0):
+            status = f.call(name, model + MODULE, code)
+            with f.if_(status != 0):
+                f.store(NULL, model + MODULE)
 
     def _allocate(self, f: FunctionBuilder, pool: Value) -> None:
         """The one allocation: pool (unless it is given), staging memory and weights, in this order."""
