@@ -26,8 +26,11 @@ from occamy_xdsl.tools.reference import onnxruntime
 PERIOD = 4093
 """Length of the table of random numbers that large weights repeat; prime, so that no two rows are alike."""
 
-DEFAULT = ("paper/mobilenetv2", "paper/unet")
-"""Of the networks of the paper: the others take the place of a pack, or are `light` ones, too."""
+MORE = ("paper/mobilenetv2", "paper/unet")
+"""Of the networks of the paper: the others are larger, or are `light` ones, too."""
+
+LARGE = ("light/bvlc_alexnet", "light/vgg19", "light/zfnet512")
+"""Hundreds of megabytes of weights each, which would not fit in a pack."""
 
 
 def compressible(model: ModelProto) -> ModelProto:
@@ -78,7 +81,7 @@ def chosen(names: Sequence[str]) -> list[str]:
     """Networks by name or by the part before the slash; without any, everything but the largest networks."""
     known = list(networks.networks())
     if not names:
-        return [net for net in known if not net.startswith("paper/") or net in DEFAULT]
+        return [net for net in known if (not net.startswith("paper/") or net in MORE) and net not in LARGE]
     if unknown := [name for name in names if not any(name in (net, net.partition("/")[0]) for net in known)]:
         raise SystemExit(f"no network {', '.join(unknown)}; there are {', '.join(known)}")
     return [net for net in known if net in names or net.partition("/")[0] in names]
