@@ -3,15 +3,16 @@
 PYTHON ?= python3
 JOBS ?= 2
 NET ?= resnet50
+TARGET ?= cuda
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench conformance nets cuda-nets lint format docs docs-check bench-memory bench-measured bench-packing packing-check gpu-check gpu-dry-run lock clean
+.PHONY: help venv demo test bench conformance nets cuda-nets lint format docs docs-check bench-memory bench-measured bench-packing packing-check gpu-check gpu-pack gpu-dry-run cuda-link-check ptx-check lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 venv: $(READY) ## create .venv from requirements.lock
 
@@ -69,11 +70,30 @@ bench-packing: $(READY) ## pack 100,000 synthetic buffers of several kinds: gap 
 packing-check: $(READY) ## check 100,000 random plans by brute force, and large traces (minutes)
 	$(BIN)/python -m pytest --slow -m slow -n $(JOBS) test/planning
 
-gpu-check: $(READY) ## compare models on this machine's GPU with ONNX Runtime, and time them
-	$(BIN)/python bench/gpu_check.py
+gpu-check: $(READY) ## compare networks on this machine's GPU with ONNX Runtime, and time them beside PyTorch
+	$(BIN)/python bench/gpu_prepare.py --target $(TARGET) -o build/gpu/networks $(NETS)
+	$(BIN)/python bench/gpu_check.py --folder build/gpu/networks --results bench/results $(NETS)
 
-gpu-dry-run: $(READY) ## the same for small models under the simulator, without a GPU
-	$(BIN)/python bench/gpu_check.py --simulate resnet densenet unet mobilenet yolo attention
+gpu-pack: $(READY) ## pack gpu-check for a machine with a GPU and without a network (TARGET=cuda:sm_90 for its own code)
+	$(BIN)/python bench/gpu_prepare.py --target $(TARGET) -o build/gpu/networks $(NETS)
+	$(BIN)/python bench/gpu_pack.py --networks build/gpu/networks -o build/gpu/gpu-pack.tar.xz $(NETS)
+
+gpu-dry-run: $(READY) ## gpu-check of ops and small networks under the simulator, without a GPU
+	$(BIN)/python bench/gpu_prepare.py --target $(TARGET) -o build/gpu/networks op small
+	$(BIN)/python bench/gpu_check.py --folder build/gpu/networks --simulate op small
+
+# Wheels that only these checks read; nothing of them is installed into .venv.
+build/nvidia/%: bench/nvidia/%.txt $(READY)
+	rm -rf $@
+	$(BIN)/python -m pip install --quiet --no-deps --no-cache-dir --require-hashes --target $@ -r $<
+	touch $@
+
+cuda-link-check: build/nvidia/libraries ## check headers and symbols against NVIDIA's libraries (1 GB to download)
+	OCCAMY_CUDA_HEADERS=$$(find $< -type d -name include | paste -sd:) $(BIN)/python -m pytest test/lowering/cuda/test_api.py
+	$(BIN)/python bench/cuda_link_check.py --libraries $<
+
+ptx-check: build/nvidia/assemblers ## assemble the kernels of all networks for all architectures (88 MB to download)
+	$(BIN)/python bench/ptx_check.py --assemblers $<
 
 lock: $(READY) ## refresh requirements.lock (see CONTRIBUTING.md)
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev \

@@ -31,7 +31,7 @@ from xdsl.utils.hints import isa
 
 from occamy_xdsl.analysis.liveness import sum_of_values
 from occamy_xdsl.dialects import get_all_dialects
-from occamy_xdsl.dialects.dnn import element_type_of, shape_of
+from occamy_xdsl.dialects.dnn import ConvOp, element_type_of, shape_of
 from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named, input_names, result_names
 from occamy_xdsl.dialects.weights import WeightsRefAttr, numpy_dtype, to_array
@@ -43,14 +43,16 @@ from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, kernel_calls
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.cuda import ptx
 from occamy_xdsl.lowering.cuda.convert_dnn_to_cuda import MODEL_BYTES
+from occamy_xdsl.lowering.cuda.convolutions import Problem
 from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
-from occamy_xdsl.lowering.cuda.select import ALIGNMENT
+from occamy_xdsl.lowering.cuda.select import ALIGNMENT, problem_of
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options, get_all_passes, levers, stages, switched_off
 from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
 from occamy_xdsl.runtime.cuda import CudaModel
-from occamy_xdsl.runtime.executable import Executable, JitModel, LoadedModel
+from occamy_xdsl.runtime.executable import Executable, LoadedModel
+from occamy_xdsl.runtime.jit import JitModel
 from occamy_xdsl.version import VERSION
 
 SILENT = (
@@ -341,6 +343,12 @@ class Compilation:
         self.run_to("mlir")
         return [(node_name(call), call.callee.string_value()) for call in kernel_calls(self.module)]
 
+    def convolutions(self) -> list[Problem]:
+        """The different convolutions that cuDNN is asked for, in order of execution."""
+        self.run_to("mem")
+        problems = (problem_of(op) for op in self.module.walk() if isinstance(op, ConvOp))
+        return list({problem.key: problem for problem in problems}.values())
+
     def signature(self) -> Signature:
         """What a caller of the compiled model has to know."""
         self.run_to("mlir")
@@ -365,8 +373,12 @@ class Compilation:
         if self.options.is_cuda:
             host = text_of(_part(self.module, kernels=False))
             model_bytes = _count(self.module, MODEL_BYTES)
+            text = self.compiled_kernels()
+            code = b""
+            if self.options.cubin and text:
+                code = toolchain.assemble_ptx(text, self.options.processor)
             streams = self.options.stream_weights
-            return CompiledCudaModel(host, self.compiled_kernels(), model_bytes, signature, weights, streams)
+            return CompiledCudaModel(host, text, model_bytes, signature, weights, code, streams)
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
         return CompiledModel(self._upstream_text(), signature, weights, isa, self.options.stream_weights)
 

@@ -1,5 +1,6 @@
 """The passes of the project, and the standard pipelines as text: one for each target and memory mode."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -87,6 +88,12 @@ class Options:
     """Bytes that the pool may have at most."""
     workspace_limit: int | None = None
     """Bytes that the scratch buffer of one kernel may have at most."""
+    tuning: str | None = None
+    """Path of a database of measured convolutions, as `occamy tune` writes it; for a GPU."""
+    tuning_device: str | None = None
+    """Name of the device in that database; needed where several have the architecture."""
+    cubin: bool = False
+    """Whether the machine code of kernels for the architecture is embedded beside the PTX; needs ptxas."""
     stream_weights: bool = False
     """Whether weights are read from their file right before they are needed, and dropped after."""
     profile: bool = False
@@ -98,11 +105,17 @@ class Options:
         from occamy_xdsl.lowering.toolchain import Isa
         from occamy_xdsl.planning.planners import PLANNERS
 
+        if self.cubin and not self.is_cuda:
+            raise UsageError(f"cubin: target '{self.target}' has none, only cuda")
+        if self.tuning_device is not None and self.tuning is None:
+            raise UsageError(f"tuning device '{self.tuning_device}': no effect without tuning")
         kind, colon, processor = self.target.partition(":")
         if kind not in ("cpu", "cuda") or (colon and not processor):
             raise UsageError(f"target '{self.target}': expected cpu, cpu:PROCESSOR, cuda or cuda:sm_XX")
         if kind == "cuda":
             self._check_cuda()
+        elif self.tuning is not None:
+            raise UsageError(f"tuning '{self.tuning}': target '{self.target}' has none, only cuda")
         elif self.processor != "host":
             try:
                 Isa.parse(self.processor)
@@ -184,6 +197,11 @@ def _spec(name: str, **options: Any) -> str:
         return name
     texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
     return f"{name}{{{' '.join(f'{k}={v}' for k, v in texts.items())}}}"
+
+
+def _quoted(text: str | None) -> str | None:
+    """A string literal of the pipeline language."""
+    return None if text is None else json.dumps(text, ensure_ascii=False)
 
 
 SEARCH_FACTOR = 4
@@ -268,8 +286,13 @@ def stages(options: Options) -> list[Stage]:
         # What NVIDIA's libraries take: stored, row-major inputs of f32 at multiples of 256 bytes.
         fusion = ["dnn-fuse-layers"]
         layouts = _spec("dnn-assign-layouts", channels_last=False)
-        limit = {} if options.workspace_limit is None else {"limit": options.workspace_limit}
-        workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **limit)
+        choices: dict[str, Any] = {
+            "limit": options.workspace_limit,
+            "database": _quoted(options.tuning),
+            "device": _quoted(options.tuning_device),
+        }
+        given = {name: value for name, value in choices.items() if value is not None}
+        workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **given)
         alignment = {"alignment": 256}
         streaming = {"stream-weights": True} if options.stream_weights else {}
         lowering = _spec("convert-dnn-to-cuda", chip=options.processor, **streaming)

@@ -15,6 +15,8 @@ from typing import Any
 
 import llvmlite.binding as _llvm  # pyright: ignore[reportMissingTypeStubs]
 
+from occamy_xdsl.errors import UsageError
+
 llvm: Any = _llvm  # llvmlite is not annotated
 
 LLVM_VERSION: str = ".".join(map(str, llvm.llvm_version_info))
@@ -115,6 +117,37 @@ def _keep(tool: str, arguments: list[str], text: str) -> Path:
 def run_mlir_opt(text: str, pipeline: str = CPU_PIPELINE) -> str:
     """The module `text` after the mlir-opt pass `pipeline`; raises ToolError."""
     return _run("mlir-opt", [f"--pass-pipeline={pipeline}"], text)
+
+
+def find_ptxas() -> Path:
+    """NVIDIA's assembler: OCCAMY_PTXAS if it is set, else `ptxas` on PATH. Raises UsageError if there is none."""
+    path = os.environ.get("OCCAMY_PTXAS") or shutil.which("ptxas")
+    if path is None or not Path(path).is_file():
+        where = f"OCCAMY_PTXAS is {path}" if path else "it is not on PATH"
+        raise UsageError(
+            f"no ptxas to assemble kernels with: {where}; it comes with `pip install nvidia-cuda-nvcc`"
+        )
+    return Path(path)
+
+
+def assemble_ptx(text: str, chip: str) -> bytes:
+    """
+    Machine code of PTX for an architecture such as `sm_90`.
+
+    Raises UsageError if there is no ptxas or it does not know the architecture, ToolError for our bugs.
+    """
+    tool = find_ptxas()
+    with tempfile.TemporaryDirectory(prefix="occamy-") as folder:
+        source = Path(folder) / "kernels.ptx"
+        output = source.with_suffix(".cubin")
+        source.write_text(text)
+        command = [tool, f"-arch={chip}", source, "-o", output]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
+        if "is not defined for option" in done.stderr:
+            raise UsageError(f"{tool} does not know {chip}")
+        if done.returncode:
+            raise ToolError("ptxas", done.stderr or f"exit status {done.returncode}")
+        return output.read_bytes()
 
 
 def translate_to_llvm(text: str) -> str:

@@ -1,4 +1,8 @@
-"""Running compiled models on numpy arrays: from memory through the JIT, or from a shared library."""
+"""
+Running compiled models on numpy arrays, and loading them from shared libraries.
+
+Nothing here needs a compiler: a machine that only runs libraries has neither LLVM nor onnx.
+"""
 
 import ctypes
 import shutil
@@ -12,10 +16,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
-from occamy_xdsl.lowering.cpu import abi, emit
+from occamy_xdsl.lowering.cpu import abi
 from occamy_xdsl.lowering.cuda.api import LIBRARIES
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
-from occamy_xdsl.lowering.toolchain import Isa, JitModule
 from occamy_xdsl.runtime.nvidia import load_libraries
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,7 +42,7 @@ class LoadedModel(Protocol):
         """
         ...
 
-    def save(self, path: Path, weights: emit.WeightsPlace) -> None:
+    def save(self, path: Path, weights: abi.WeightsPlace) -> None:
         """Write the model to a file of the kind that the suffix of `path` names; raises UsageError."""
         ...
 
@@ -57,7 +60,8 @@ class Executable:
         self._pool = None
         if not self.signature.is_cuda:
             self._pool = aligned_bytes(max(1, self.signature.pool_bytes), self.signature.pool_alignment)
-        self._call = model.bind(0 if self._pool is None else self._pool.ctypes.data)
+        self.bound = model.bind(0 if self._pool is None else self._pool.ctypes.data)
+        """Runs the model on addresses of inputs and outputs; for a GPU a `BoundLibrary`."""
         self._lock = threading.Lock()
 
     @property
@@ -74,7 +78,7 @@ class Executable:
         """An executable with the same code and weights, and a pool of its own."""
         return Executable(self._model)
 
-    def save(self, path: str | Path, weights: emit.WeightsPlace = "embed") -> None:
+    def save(self, path: str | Path, weights: abi.WeightsPlace = "embed") -> None:
         """
         Write the model to `path`: a library (`.so`), object (`.o`), header (`.h`) or program (no suffix).
 
@@ -82,6 +86,16 @@ class Executable:
         Raises UsageError.
         """
         self._model.save(Path(path), weights)
+
+    def capture(self) -> None:
+        """
+        Make a CUDA graph of the model: from now on one call launches all its kernels.
+
+        Raises UsageError for a CPU, OccamyError where the GPU refuses.
+        """
+        if not isinstance(self.bound, BoundLibrary) or not self.signature.is_cuda:
+            raise UsageError(f"CUDA graph: target '{self.signature.target}' has none, only cuda")
+        self.bound.capture()
 
     def run(
         self, *inputs: Any, out: Mapping[str, Array] | None = None, poison: bool = False
@@ -107,7 +121,7 @@ class Executable:
                 self._pool.fill(POISON)
                 for result in results:
                     result.reshape(-1).view(np.uint8).fill(POISON)
-            self._call([array.ctypes.data for array in arrays], [array.ctypes.data for array in results])
+            self.bound([array.ctypes.data for array in arrays], [array.ctypes.data for array in results])
         return {spec.name: array for spec, array in zip(self.signature.outputs, results, strict=True)}
 
     def __call__(self, *inputs: Any, **named: Any) -> dict[str, Array]:
@@ -200,64 +214,6 @@ def _bind_outputs(
     return arrays
 
 
-# --- code from the JIT ------------------------------------------------------------------------------------
-
-
-class JitModel:
-    """
-    A model compiled into the memory of this process.
-
-    The file of the weights is mapped and must not change while the model lives; `save` reads it again.
-    Raises UsageError if the model was compiled for another kind of processor.
-    """
-
-    def __init__(self, model: emit.CompiledModel):
-        host = Isa.host()
-        architectures = [isa.triple.split("-")[0] for isa in (model.isa, host)]
-        if architectures[0] != architectures[1] or model.isa.vector_bytes > host.vector_bytes:
-            raise UsageError(f"the model is compiled for {model.isa.cpu}, this processor is {host.cpu}")
-        self._model = model
-        self._weights = None if model.weights is None else np.memmap(model.weights, np.uint8, mode="r")
-        parameters = 2 + len(model.signature.inputs) + len(model.signature.outputs)
-        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * parameters)
-        self._entry = JitModule(model.object_code()).function(abi.ENTRY, prototype)
-
-    @property
-    def signature(self) -> Signature:
-        """The signature of the model."""
-        return self._model.signature
-
-    def bind(self, pool: int) -> Callable[[Sequence[int], Sequence[int]], None]:
-        """A function that runs the model in the pool at address `pool`."""
-        weights = 0 if self._weights is None else self._weights.ctypes.data
-
-        def call(inputs: Sequence[int], outputs: Sequence[int]) -> None:
-            self._entry(pool, weights, *inputs, *outputs)
-
-        return call
-
-    def save(self, path: Path, weights: emit.WeightsPlace) -> None:
-        """Write an artefact of the kind that the suffix of `path` names; raises UsageError."""
-        match path.suffix:
-            case ".so":
-                emit.write_library(self._model, path, weights)
-            case ".o":
-                emit.write_object(self._model, path, weights)
-            case ".h":
-                emit.write_header(self.signature, path)
-            case "":
-                emit.write_executable(self._model, path, weights)
-            case suffix:
-                raise UsageError(
-                    f"{path}: unknown suffix '{suffix}', known are: .so .o .h and none (program)"
-                )
-
-
-def jit(model: emit.CompiledModel) -> Executable:
-    """The executable of `JitModel`; raises as it does."""
-    return Executable(JitModel(model))
-
-
 # --- code from a shared library ---------------------------------------------------------------------------
 
 
@@ -288,9 +244,9 @@ class LibraryModel:
             functions = [getattr(self._library, name) for name in abi.EXPORTS]
         except AttributeError:
             raise UsageError(f"{path}: not a library compiled by occamy-xdsl") from None
-        _, describe, self._create, self._run, self._destroy, self._error = functions
-        describe.restype = self._error.restype = ctypes.c_char_p
-        self._destroy.restype = None
+        _, describe, *_, destroy, error = functions
+        describe.restype = error.restype = ctypes.c_char_p
+        destroy.restype = None
         try:
             self._signature = Signature.from_json(describe())
         except ValueError as error:
@@ -301,36 +257,64 @@ class LibraryModel:
         """The signature of the model."""
         return self._signature
 
-    def bind(self, pool: int) -> Callable[[Sequence[int], Sequence[int]], None]:
+    def bind(self, pool: int) -> "BoundLibrary":
         """
-        A function that runs the model in the pool at address `pool`.
+        The model in the pool at address `pool`.
 
         Raises InvalidInputError for a weights file that is missing or of another model, else OccamyError.
         """
-        model = ctypes.c_void_p()
-        if code := self._create(ctypes.byref(model), ctypes.c_void_p(pool)):
-            error = InvalidInputError if code == abi.Code.WEIGHTS else OccamyError
-            raise error(f"{self._path}: {self._error(None).decode()}")
+        return BoundLibrary(self._path, self._library, pool)
 
-        def call(inputs: Sequence[int], outputs: Sequence[int]) -> None:
-            pointers = [(ctypes.c_void_p * len(values))(*values) for values in (inputs, outputs)]
-            if self._run(model, *pointers):
-                raise OccamyError(f"{self._path}: {self._error(model).decode()}")
-
-        weakref.finalize(call, self._destroy, model)
-        return call
-
-    def save(self, path: Path, weights: emit.WeightsPlace) -> None:
+    def save(self, path: Path, weights: abi.WeightsPlace) -> None:
         """Copy the library and its weights file, or write a header; raises UsageError."""
         match path.suffix:
             case ".h":
-                emit.write_header(self.signature, path)
+                path.write_text(abi.header(self.signature))
             case ".so":
                 shutil.copy2(self._path, path)
-                if emit.weights_path(self._path).exists():
-                    shutil.copy2(emit.weights_path(self._path), emit.weights_path(path))
+                if abi.weights_path(self._path).exists():
+                    shutil.copy2(abi.weights_path(self._path), abi.weights_path(path))
             case suffix:
                 raise UsageError(f"{path}: a loaded library is saved as .so or .h, not as '{suffix}'")
+
+
+class BoundLibrary:
+    """A model that the library at `path` created, in the pool at address `pool`; raises as `LibraryModel.bind`."""
+
+    def __init__(self, path: Path, library: ctypes.CDLL, pool: int):
+        self._path = path
+        self._library = library
+        self._model = ctypes.c_void_p()
+        if code := library.occamy_create(ctypes.byref(self._model), ctypes.c_void_p(pool)):
+            error = InvalidInputError if code == abi.Code.WEIGHTS else OccamyError
+            raise error(f"{path}: {library.occamy_error(None).decode()}")
+        weakref.finalize(self, library.occamy_destroy, self._model)
+
+    def __call__(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Run the model on addresses; raises OccamyError."""
+        pointers = [(ctypes.c_void_p * len(values))(*values) for values in (inputs, outputs)]
+        self._check(self._library.occamy_run(self._model, *pointers))
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise OccamyError(f"{self._path}: {self._library.occamy_error(self._model).decode()}")
+
+    # --- of a model for a GPU ---
+
+    @property
+    def stream(self) -> int:
+        """The stream on which it runs."""
+        function = self._library.occamy_stream
+        function.restype = ctypes.c_void_p
+        return function(self._model)
+
+    def enqueue(self) -> None:
+        """Put the model on its stream, on the inputs of the last run, and return; raises OccamyError."""
+        self._check(self._library.occamy_enqueue(self._model))
+
+    def capture(self) -> None:
+        """Make a CUDA graph of the model, which later runs launch; raises OccamyError."""
+        self._check(self._library.occamy_capture(self._model))
 
 
 _ELF_RELOCATABLE, _ELF_LOAD, _ELF_INTERPRETER = 1, 1, 3

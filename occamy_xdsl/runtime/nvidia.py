@@ -1,11 +1,13 @@
-"""Loading NVIDIA's libraries into this process."""
+"""NVIDIA's libraries in this process: loading them, and calling their functions."""
 
 import ctypes
 import importlib.util
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from occamy_xdsl.errors import NoDeviceError
-from occamy_xdsl.lowering.cuda.api import LIBRARIES
+from occamy_xdsl.errors import NoDeviceError, OccamyError
+from occamy_xdsl.lowering.cuda.api import C_TYPES, FUNCTIONS, LIBRARIES, llvm_type
 
 _HINT = "`occamy run M.onnx --target cuda --simulate` needs none"
 
@@ -16,7 +18,8 @@ def load_libraries() -> None:
 
     Raises NoDeviceError, one line, if one is missing or there is no device.
     """
-    for library in LIBRARIES.values():
+    # The driver is first: without one nothing is loaded, which would stand in the way of a simulator.
+    for library in sorted(LIBRARIES.values(), key=lambda library: library is not LIBRARIES["cuda"]):
         errors: list[str] = []
         for candidate in [library.soname, *map(str, _in_wheels(library.soname))]:
             try:
@@ -27,8 +30,7 @@ def load_libraries() -> None:
         else:
             raise NoDeviceError(f"no GPU can be used here: {errors[-1]}; {_HINT}")
     count = ctypes.c_int(0)
-    runtime = ctypes.CDLL(LIBRARIES["cudart"].soname)
-    if runtime.cudaGetDeviceCount(ctypes.byref(count)) or not count.value:
+    if status("cudaGetDeviceCount", ctypes.byref(count)) or not count.value:
         raise NoDeviceError(f"no GPU can be used here: there is none; {_HINT}")
 
 
@@ -37,3 +39,49 @@ def _in_wheels(soname: str) -> list[Path]:
     spec = importlib.util.find_spec("nvidia")
     folders = (spec.submodule_search_locations if spec is not None else None) or ()
     return sorted(path for folder in folders for path in Path(folder).glob(f"**/lib/{soname}"))
+
+
+@cache
+def _entry(name: str) -> Any:
+    """A function of a library that is loaded."""
+    function = FUNCTIONS[name]
+    entry = getattr(ctypes.CDLL(LIBRARIES[function.library].soname), name)
+    entry.restype = C_TYPES[llvm_type(function.result)]
+    entry.argtypes = [C_TYPES[p.llvm_type] for p in function.parameters]
+    return entry
+
+
+def status(name: str, *arguments: Any) -> int:
+    """Calls a function of the table `lowering.cuda.api`, after `load_libraries`; what it returns."""
+    return _entry(name)(*arguments)
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a function that returns a status; raises OccamyError where it is not success."""
+    check(name, status(name, *arguments))
+
+
+def check(name: str, code: int) -> None:
+    """Raises OccamyError for a status of a function that is not success."""
+    if code:
+        raise OccamyError(f"{name}: {_text(FUNCTIONS[name].library, code)} (status {code})")
+
+
+def _text(library: str, code: int) -> str:
+    """What a status means, in the library's words."""
+    if library == "cuda":
+        text = ctypes.c_char_p()
+        status("cuGetErrorString", code, ctypes.byref(text))
+        return (text.value or b"unknown error").decode()
+    name = {"cudart": "cudaGetErrorString", "cudnn": "cudnnGetErrorString"}.get(
+        library, "cublasGetStatusString"
+    )
+    return ctypes.string_at(status(name, code)).decode()
+
+
+def create(name: str, *arguments: Any) -> int:
+    """The handle that a function stores through its first parameter; raises as `call`."""
+    handle = ctypes.c_void_p()
+    call(name, ctypes.byref(handle), *arguments)
+    assert handle.value is not None
+    return handle.value

@@ -6,6 +6,8 @@ Source: CUDA Driver API 13, modules Module Management and Execution Control.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from occamy_xdsl.lowering.cuda.api import CONSTANTS
 from occamy_xdsl.simulator import host_memory, ptx
 from occamy_xdsl.simulator.device import Device
@@ -41,6 +43,13 @@ class CudaDriver(SimulatedLibrary):
     def _check_context(self) -> None:
         if not self.device.has_context:
             raise FaultError("no context: call cudaSetDevice or another function of the runtime first")
+
+    @implements("cuDeviceGetName")
+    def get_name(self, result: int | None, size: int, number: int) -> None:
+        if number != 0:
+            raise RefusalError(CONSTANTS["CUDA_ERROR_INVALID_DEVICE"], f"there is no device {number}")
+        text = b"simulator"[: size - 1] + b"\0"
+        host_memory.write_bytes(result, np.frombuffer(text, np.uint8), "the name")
 
     @implements("cuModuleLoadData")
     def load(self, result: int | None, image: int | None) -> None:

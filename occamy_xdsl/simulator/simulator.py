@@ -11,13 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import f32, f64, i32, i64
-from xdsl.ir import Attribute
-
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.lowering.cuda import stubs
-from occamy_xdsl.lowering.cuda.api import CONSTANTS, FUNCTIONS, Function, llvm_type
-from occamy_xdsl.lowering.host import PTR
+from occamy_xdsl.lowering.cuda.api import C_TYPES, CONSTANTS, FUNCTIONS, Function, llvm_type
 from occamy_xdsl.simulator import host_memory
 from occamy_xdsl.simulator.cublas import Cublas
 from occamy_xdsl.simulator.cudart import CudaRuntime
@@ -29,13 +25,6 @@ from occamy_xdsl.simulator.faults import FaultError, RefusalError, SimulationErr
 from occamy_xdsl.simulator.report import KernelReport, Report
 from occamy_xdsl.simulator.trace import HOST, Trace
 
-_CTYPES: Mapping[Attribute, Any] = {
-    PTR: ctypes.c_void_p,
-    i32: ctypes.c_int32,
-    i64: ctypes.c_int64,
-    f32: ctypes.c_float,
-    f64: ctypes.c_double,
-}
 _FAULT_STATUS = {
     "cudart": CONSTANTS["cudaErrorInvalidValue"],
     "cuda": CONSTANTS["CUDA_ERROR_INVALID_VALUE"],
@@ -59,8 +48,8 @@ def _stub_libraries() -> dict[str, ctypes.CDLL]:
     libraries = {name: ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL) for name, path in paths.items()}
     for name, function in FUNCTIONS.items():
         entry = getattr(libraries[function.library], name)
-        entry.restype = _CTYPES[llvm_type(function.result)]
-        entry.argtypes = [_CTYPES[p.llvm_type] for p in function.parameters]
+        entry.restype = C_TYPES[llvm_type(function.result)]
+        entry.argtypes = [C_TYPES[p.llvm_type] for p in function.parameters]
     return libraries
 
 
@@ -177,8 +166,8 @@ class Simulator:
         libraries = _stub_libraries()
         Simulator._active = self
         for name, function in FUNCTIONS.items():
-            result = _CTYPES[llvm_type(function.result)]
-            prototype = ctypes.CFUNCTYPE(result, *(_CTYPES[p.llvm_type] for p in function.parameters))
+            result = C_TYPES[llvm_type(function.result)]
+            prototype = ctypes.CFUNCTYPE(result, *(C_TYPES[p.llvm_type] for p in function.parameters))
             callback = self._callbacks[name] = prototype(self._server(function))
             self._hook(libraries, function).value = ctypes.cast(callback, ctypes.c_void_p).value
         return self

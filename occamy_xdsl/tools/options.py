@@ -68,6 +68,18 @@ class CompileOptions:
     workspace_limit: Annotated[
         str | None, typer.Option(metavar="8MiB", help="Largest scratch buffer of a kernel allowed.")
     ] = None
+    tuning: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.json", help="Convolutions measured by `occamy tune`, for a cuda target."),
+    ] = None
+    tuning_device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose measurements, where several devices are in the file."),
+    ] = None
+    cubin: Annotated[
+        bool,
+        typer.Option("--cubin", help="Embed machine code for the cuda architecture beside PTX; needs ptxas."),
+    ] = False
     no_fuse: Annotated[bool, typer.Option("--no-fuse", help="Keep every layer apart.")] = False
     no_reuse: Annotated[bool, typer.Option("--no-reuse", help="Give every buffer memory of its own.")] = False
     no_inplace: Annotated[
@@ -119,6 +131,9 @@ class CompileOptions:
             else _percent("stripe-budget", self.stripe_budget),
             recompute_budget=_percent("recompute-budget", self.recompute_budget),
             workspace_limit=None if self.workspace_limit is None else parse_size(self.workspace_limit),
+            cubin=self.cubin,
+            tuning=self.tuning,
+            tuning_device=self.tuning_device,
         )
         if self.print_pipeline:
             print(pipeline_text(options))

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
-from occamy_xdsl.lowering.cpu import emit
+from occamy_xdsl.lowering.cpu import abi, emit
 from occamy_xdsl.lowering.signature import ELEMENT_TYPES, Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
-from occamy_xdsl.runtime.executable import Executable, aligned_bytes, jit, open_library
+from occamy_xdsl.runtime.executable import Executable, aligned_bytes, open_library
+from occamy_xdsl.runtime.jit import jit
 
 SHAPE = (16, 64)
 WEIGHTS = np.arange(1024, dtype=np.float32).reshape(SHAPE)
@@ -195,7 +196,7 @@ def test_clones_run_in_parallel(executable: Executable, affine_input: np.ndarray
 
 @pytest.mark.parametrize("place", ["embed", "file"])
 def test_save_and_open(
-    place: emit.WeightsPlace,
+    place: abi.WeightsPlace,
     affine_model: Callable[..., emit.CompiledModel],
     affine_input: np.ndarray,
     tmp_path: Path,
@@ -348,7 +349,7 @@ from pathlib import Path
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.signature import Signature
 from occamy_xdsl.lowering.toolchain import Isa
-from occamy_xdsl.runtime.executable import jit
+from occamy_xdsl.runtime.jit import jit
 signature = Signature.from_json({model.signature.to_json()!r})
 model = CompiledModel({model.mlir!r}, signature, Path({str(model.weights)!r}), Isa.host())
 print(jit(model).run(np.zeros((16, 64), np.float32), 41)["n"])
@@ -361,3 +362,20 @@ print(jit(model).run(np.zeros((16, 64), np.float32), 41)["n"])
         check=True,
     )
     assert done.stdout == "42\n"
+
+
+def test_running_a_library_needs_no_compiler(
+    affine_libraries: dict[str, Path], affine_input: np.ndarray, tmp_path: Path
+) -> None:
+    """Neither LLVM nor onnx: a machine that only runs models has Python, numpy and xDSL."""
+    script = f"""
+import sys
+for name in ("llvmlite", "onnx", "onnxruntime", "mlir", "typer", "rich"):
+    sys.modules[name] = None
+import numpy as np
+import occamy_xdsl as oc
+executable = oc.open({str(affine_libraries["embed"])!r})
+print(executable.run(np.zeros((16, 64), np.float32), 41)["n"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "42\n", done.stderr

@@ -66,7 +66,13 @@ USAGE = [
     ("report NET --diff missing.json", "missing.json"),
     ("report NET --diff NET", "NET"),
     ("report NET --top -1", "top"),
-    ("tune NET", "tune"),
+    ("bench NET --cuda-graph", "CUDA graph: target 'cpu'"),
+    ("compile NET --tuning missing.json", "tuning 'missing.json': target 'cpu'"),
+    ("compile NET --target cuda --tuning missing.json", "missing.json: No such file"),
+    ("compile NET --target cuda --tuning-device T4", "tuning device 'T4'"),
+    ("compile NET --cubin", "cubin: target 'cpu'"),
+    ("tune NET", "--target cuda"),
+    ("tune NET --target cuda -o NET/c.json", "NET/c.json"),
 ]
 
 

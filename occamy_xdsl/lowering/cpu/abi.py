@@ -9,6 +9,8 @@ neither allocates nor writes to anything but the handle, the pool and the output
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
+from typing import Literal
 
 from xdsl.dialects.builtin import i8, i32, i64
 
@@ -30,6 +32,11 @@ EXPORTS = (
     "occamy_error",
 )
 """The public functions, in the order of the header."""
+DEVICE_EXPORTS = ("occamy_stream", "occamy_enqueue", "occamy_capture")
+"""Further public functions of a model for a GPU."""
+
+WeightsPlace = Literal["embed", "file"]
+"""Where an artefact has its weights: in its read-only data, or in the file `<artefact>.weights` beside it."""
 
 TRAILER_BYTES = 64
 """Bytes after the weights in a weights file: they tie the file to its artefact, see `weights_trailer`."""
@@ -62,6 +69,11 @@ class WeightsFile:
     """The last TRAILER_BYTES bytes the file must have."""
     beside_program: bool = False
     """Whether the artefact is the running program, rather than the library that holds the code."""
+
+
+def weights_path(artefact: Path) -> Path:
+    """The path of the weights file of an artefact."""
+    return artefact.with_name(artefact.name + ".weights")
 
 
 def weights_trailer(size: int, sha256: bytes) -> bytes:
@@ -306,7 +318,7 @@ void occamy_destroy(void *model);
 
 /* Why the last call on the model failed, or an empty string. */
 const char *occamy_error(void *model);
-
+{functions}
 #ifdef __cplusplus
 }}
 #endif
@@ -319,6 +331,23 @@ _ON_DEVICE = """
  *
  * The pool is memory of the GPU, tensors are memory of the host. A model allocates device memory once, when it
  * is created: the pool unless it is given, copies of inputs and outputs, and the weights."""
+
+_DEVICE_FUNCTIONS = """
+/* The cudaStream_t on which the model runs. */
+void *occamy_stream(void *model);
+
+/* Put the model on its stream and return: from the inputs of the last run to outputs that stay on the device.
+ * Neither waits nor allocates, so that the caller may capture it. */
+int occamy_enqueue(void *model);
+
+/* Make a CUDA graph of the model, which every later run launches. */
+int occamy_capture(void *model);
+"""
+
+
+def exports(signature: Signature) -> tuple[str, ...]:
+    """The public functions of a model."""
+    return (*EXPORTS, *(DEVICE_EXPORTS if signature.is_cuda else ()))
 
 
 def header(signature: Signature) -> str:
@@ -334,6 +363,7 @@ def header(signature: Signature) -> str:
         version=signature.version,
         target=signature.target,
         device=_ON_DEVICE if signature.is_cuda else "",
+        functions=_DEVICE_FUNCTIONS if signature.is_cuda else "",
         pool_bytes=signature.pool_bytes,
         pool_alignment=signature.pool_alignment,
         weights_bytes=signature.weights_bytes,

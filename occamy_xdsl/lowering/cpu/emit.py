@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.lowering import linker, toolchain
@@ -15,9 +15,6 @@ from occamy_xdsl.lowering.cpu import abi
 from occamy_xdsl.lowering.cpu.executable import define_main
 from occamy_xdsl.lowering.host import HostModule
 from occamy_xdsl.lowering.signature import Signature
-
-WeightsPlace = Literal["embed", "file"]
-"""Where an artefact has its weights: in its read-only data, or in the file `<artefact>.weights` beside it."""
 
 MAX_EMBEDDED_BYTES = 2**31 - 2**24
 """Largest weights that code can address in the same file: the small code model reaches 2 GiB."""
@@ -117,7 +114,7 @@ def write_header(signature: Signature, path: Path) -> None:
     path.write_text(abi.header(signature))
 
 
-def write_library(model: Artefact, path: Path, weights: WeightsPlace = "embed") -> None:
+def write_library(model: Artefact, path: Path, weights: abi.WeightsPlace = "embed") -> None:
     """
     Write a shared library with the C interface.
 
@@ -126,12 +123,12 @@ def write_library(model: Artefact, path: Path, weights: WeightsPlace = "embed") 
 
     def link(objects: Sequence[Path], output: Path) -> None:
         parts = [*objects, *model.libraries(output.parent)]
-        linker.link_shared(parts, output, abi.EXPORTS, machine=model.machine)
+        linker.link_shared(parts, output, abi.exports(model.signature), machine=model.machine)
 
     _write(model, path, weights, link)
 
 
-def write_executable(model: Artefact, path: Path, weights: WeightsPlace = "embed") -> None:
+def write_executable(model: Artefact, path: Path, weights: abi.WeightsPlace = "embed") -> None:
     """Write a program that runs the model on .npy files; raises as `write_library`."""
 
     def link(objects: Sequence[Path], output: Path) -> None:
@@ -140,7 +137,7 @@ def write_executable(model: Artefact, path: Path, weights: WeightsPlace = "embed
     _write(model, path, weights, link, program=True)
 
 
-def write_object(model: Artefact, path: Path, weights: WeightsPlace = "embed") -> None:
+def write_object(model: Artefact, path: Path, weights: abi.WeightsPlace = "embed") -> None:
     """
     Write a relocatable object with the C interface.
 
@@ -157,9 +154,9 @@ def write_object(model: Artefact, path: Path, weights: WeightsPlace = "embed") -
     _write(model, path, weights, merge)
 
 
-def check_weights_place(place: str) -> WeightsPlace:
+def check_weights_place(place: str) -> abi.WeightsPlace:
     """`place` if weights can be kept there; raises UsageError."""
-    for known in get_args(WeightsPlace):
+    for known in get_args(abi.WeightsPlace):
         if place == known:
             return known
     raise UsageError(f"weights cannot be kept as '{place}', only as: embed file")
@@ -168,7 +165,7 @@ def check_weights_place(place: str) -> WeightsPlace:
 def _write(
     model: Artefact,
     path: Path,
-    place: WeightsPlace,
+    place: abi.WeightsPlace,
     link: Callable[[Sequence[Path], Path], None],
     *,
     program: bool = False,
@@ -206,13 +203,8 @@ def _write(
             with in_file.open("rb") as source, weights.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
                 target.write(trailer)
-            weights.replace(weights_path(path))
+            weights.replace(abi.weights_path(path))
         result.replace(path)
-
-
-def weights_path(artefact: Path) -> Path:
-    """The path of the weights file of an artefact."""
-    return artefact.with_name(artefact.name + ".weights")
 
 
 def _sha256(path: Path) -> bytes:

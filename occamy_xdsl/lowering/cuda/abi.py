@@ -9,7 +9,19 @@ from xdsl.dialects.builtin import i32, i64
 
 from occamy_xdsl.lowering.cpu import abi
 from occamy_xdsl.lowering.cpu.abi import Code, WeightsFile
-from occamy_xdsl.lowering.cuda.program import ABANDON, ERROR, MAIN, MESSAGE_BYTES, SETUP, SOURCE, TEARDOWN
+from occamy_xdsl.lowering.cuda import api
+from occamy_xdsl.lowering.cuda.program import (
+    ABANDON,
+    ERROR,
+    LAUNCH,
+    MAIN,
+    MAKE_GRAPH,
+    MESSAGE_BYTES,
+    SETUP,
+    SOURCE,
+    STREAM,
+    TEARDOWN,
+)
 from occamy_xdsl.lowering.host import NULL, PTR, VOID, HostModule, Prototype
 from occamy_xdsl.lowering.signature import Signature
 
@@ -23,7 +35,7 @@ def define_interface(
     streams_weights: bool,
 ) -> None:
     """
-    Define the functions of `abi.EXPORTS` in `host`, for model handles of `model_bytes` bytes.
+    Define the functions of `abi.exports` in `host`, for model handles of `model_bytes` bytes.
 
     With `weights` None they are embedded: the symbol `abi.WEIGHTS` is defined elsewhere. With `streams_weights`
     their file stays mapped while the model lives.
@@ -32,6 +44,9 @@ def define_interface(
     host.declare(MAIN, Prototype(i32, (PTR, PTR, PTR)))
     host.declare(ABANDON, Prototype(VOID, (PTR,)))
     host.declare(TEARDOWN, Prototype(VOID, (PTR,)))
+    host.declare(LAUNCH, Prototype(i32, (PTR,)))
+    host.declare(MAKE_GRAPH, Prototype(i32, (PTR,)))
+    api.declare(host, "cudaStreamSynchronize")
     abi.define_description(host, signature)
     if weights is not None and signature.weights_bytes:
         abi.define_map_weights(host, signature, weights)
@@ -56,6 +71,11 @@ def define_interface(
     with f.if_(model == NULL):
         f.return_(f.address(abi.LAST_ERROR))
     f.return_(model + ERROR)
+
+    f = host.function("occamy_stream", PTR, [PTR])
+    f.return_(f.load(f.arguments[0] + STREAM, PTR))
+    _define_call(host, "occamy_enqueue", LAUNCH)
+    _define_call(host, "occamy_capture", MAKE_GRAPH)
 
 
 def _define_create(
@@ -118,6 +138,19 @@ def _define_run(host: HostModule, signature: Signature) -> None:
     with f.if_(code != 0):
         # What was enqueued still uses the caller's memory.
         f.call(ABANDON, model)
+        f.return_(code)
+    f.store(0, model + ERROR, i64)
+    f.return_(Code.OK)
+
+
+def _define_call(host: HostModule, name: str, function: str) -> None:
+    """`int name(void *model)`: what `function` does."""
+    f = host.function(name, i32, [PTR])
+    (model,) = f.arguments
+    with f.if_(model == NULL):
+        abi.fail(f, Code.BAD_ARGUMENT, f"{name}: the model is a null pointer")
+    code = f.call(function, model)
+    with f.if_(code != 0):
         f.return_(code)
     f.store(0, model + ERROR, i64)
     f.return_(Code.OK)

@@ -8,9 +8,11 @@ Sources: cuda_runtime_api.h and driver_types.h, cuda.h (CUDA 13), cudnn_ops.h an
 cublas_api.h (CUDA 13). Argument names are ours where the header's would say less.
 """
 
+import ctypes
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from xdsl.dialects.builtin import f32, f64, i32, i64
 from xdsl.ir import Attribute
@@ -55,6 +57,7 @@ const char *cudaGetErrorString(cudaError_t status);
 """
 
 _CUDA = """
+CUresult cuDeviceGetName(char *name, int bytes, CUdevice device);
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
 CUresult cuModuleUnload(CUmodule module);
@@ -188,6 +191,14 @@ _SCALARS: Mapping[str, Attribute] = {
     "int": i32,
     "unsigned int": i32,
 }
+C_TYPES: Mapping[Attribute, Any] = {
+    PTR: ctypes.c_void_p,
+    i32: ctypes.c_int32,
+    i64: ctypes.c_int64,
+    f32: ctypes.c_float,
+    f64: ctypes.c_double,
+}
+"""What Python passes for a type in the llvm dialect."""
 # Pointers to structures that only the libraries know. What is neither here nor above is an enumeration.
 _HANDLE = re.compile(
     r"(CU(module|function|stream)|cuda(Stream|Event|Graph|GraphExec)_t|cudnn(Handle|\w+Descriptor)_t|cublasHandle_t)$"
@@ -287,6 +298,7 @@ CONSTANTS: Mapping[str, int] = {
     "cudaErrorStreamCaptureInvalidated": 901,
     "cudaErrorUnknown": 999,
     "CUDA_ERROR_INVALID_VALUE": 1,
+    "CUDA_ERROR_INVALID_DEVICE": 101,
     "CUDA_ERROR_INVALID_CONTEXT": 201,
     "CUDA_ERROR_NO_BINARY_FOR_GPU": 209,
     "CUDA_ERROR_INVALID_PTX": 218,

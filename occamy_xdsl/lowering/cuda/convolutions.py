@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 from occamy_xdsl.errors import UsageError
 
-VERSION = 1
+VERSION = 2
 """Version of the file format."""
 
 IMPLICIT_GEMM, IMPLICIT_PRECOMP_GEMM = 0, 1
@@ -49,7 +49,10 @@ class Choice:
     algorithm: int
     workspace_bytes: int
     milliseconds: float | None = None
-    """Measured time of one run; None where it was never measured."""
+    """Median time of one run; None where it was never measured."""
+
+    def __str__(self) -> str:
+        return f"algorithm {self.algorithm}, {self.workspace_bytes} bytes, {self.milliseconds} ms"
 
 
 ZERO_WORKSPACE = Choice(IMPLICIT_GEMM, 0)
@@ -67,51 +70,96 @@ def default_choice(problem: Problem) -> Choice:
 
 
 @dataclass(frozen=True)
-class Database:
-    """Measured choices by (architecture, version of cuDNN, `Problem.key`); the version is 9 for 9.x.y."""
+class Machine:
+    """What times depend on besides the problem."""
 
-    entries: Mapping[tuple[str, int, str], tuple[Choice, ...]]
+    device: str
+    """Name of the GPU, as its driver says it."""
+    architecture: str
+    """`sm_XX`."""
+    cudnn: int
+    """Version of cuDNN: 10000 major + 100 minor + patch."""
+
+
+Measured: TypeAlias = Mapping[str, tuple[Choice, ...]]
+"""Measured choices by `Problem.key`."""
+
+
+@dataclass(frozen=True)
+class Database:
+    """Measured choices of several machines."""
+
+    entries: Mapping[Machine, Measured]
 
     @staticmethod
     def load(path: Path) -> "Database":
-        """Read a file that `save` wrote; raises UsageError that names it."""
+        """Read a file that `to_json` wrote; raises UsageError that names it."""
         try:
             content: Any = json.loads(path.read_text())
             if content["version"] != VERSION:
                 raise UsageError(f"{path}: version {content['version']}, expected {VERSION}")
-            entries: dict[tuple[str, int, str], tuple[Choice, ...]] = {}
-            for entry in content["convolutions"]:
-                key = str(entry["architecture"]), int(entry["cudnn"]), str(entry["problem"])
-                entries[key] = tuple(Choice(**choice) for choice in entry["choices"])
+            entries: dict[Machine, Measured] = {}
+            for entry in content["machines"]:
+                machine = Machine(str(entry["device"]), str(entry["architecture"]), int(entry["cudnn"]))
+                entries[machine] = {
+                    str(problem): tuple(Choice(**choice) for choice in choices)
+                    for problem, choices in entry["convolutions"].items()
+                }
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from None
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{path}: not a database of convolutions: {error}") from None
         return Database(entries)
 
-    def save(self, path: Path) -> None:
-        """Write the database as JSON, in a stable order."""
-        convolutions = [
-            {"architecture": a, "cudnn": v, "problem": p, "choices": [asdict(c) for c in choices]}
-            for (a, v, p), choices in sorted(self.entries.items())
+    def to_json(self) -> str:
+        """The database as text, in a stable order."""
+        machines = [
+            asdict(machine)
+            | {"convolutions": {p: [asdict(c) for c in measured[p]] for p in sorted(measured)}}
+            for machine, measured in sorted(self.entries.items(), key=lambda entry: astuple(entry[0]))
         ]
-        path.write_text(json.dumps({"version": VERSION, "convolutions": convolutions}, indent=1) + "\n")
+        return json.dumps({"version": VERSION, "machines": machines}, indent=1) + "\n"
 
-    def choose(self, problem: Problem, architecture: str, cudnn: int, limit: int | None) -> Choice:
-        """
-        The fastest known choice whose workspace is at most `limit` bytes (any if None).
+    def with_measured(self, machine: Machine, measured: Measured) -> "Database":
+        """The database with newer choices of one machine; those of other problems and machines stay."""
+        return Database({**self.entries, machine: {**self.entries.get(machine, {}), **measured}})
 
-        Without an entry it is the default, or where that does not fit the algorithm without workspace.
+    def measured(self, architecture: str, cudnn: int, device: str | None = None) -> Measured:
         """
-        known = self.entries.get((architecture, cudnn, problem.key), ())
-        fitting = [c for c in known if limit is None or c.workspace_bytes <= limit]
-        measured = [c for c in fitting if c.milliseconds is not None]
-        if measured:
-            return min(measured, key=lambda choice: cast(float, choice.milliseconds))
-        if fitting:
-            return fitting[0]
-        default = default_choice(problem)
-        return default if limit is None or default.workspace_bytes <= limit else ZERO_WORKSPACE
+        What is known of an architecture and a major version of cuDNN, by the newest version that was measured.
+
+        Raises UsageError where several devices have that architecture and `device` names none of them.
+        """
+        fitting = {
+            machine: measured
+            for machine, measured in self.entries.items()
+            if (machine.architecture, machine.cudnn // 10000) == (architecture, cudnn)
+            and device in (None, machine.device)
+        }
+        devices = sorted({machine.device for machine in fitting})
+        if len(devices) > 1:
+            raise UsageError(
+                f"convolutions of several devices of {architecture}: {', '.join(devices)}; name one"
+            )
+        newest = max(fitting, key=lambda machine: machine.cudnn, default=None)
+        return {} if newest is None else fitting[newest]
 
 
 EMPTY = Database({})
+
+
+def choose(measured: Measured, problem: Problem, limit: int | None) -> Choice:
+    """
+    The fastest measured choice whose workspace is at most `limit` bytes (any if None).
+
+    Without one it is the default, or where that does not fit the algorithm without workspace.
+    """
+    fitting = [
+        choice
+        for choice in measured.get(problem.key, ())
+        if choice.milliseconds is not None and (limit is None or choice.workspace_bytes <= limit)
+    ]
+    if fitting:
+        return min(fitting, key=lambda choice: (choice.milliseconds, choice.workspace_bytes))
+    default = default_choice(problem)
+    return default if limit is None or default.workspace_bytes <= limit else ZERO_WORKSPACE

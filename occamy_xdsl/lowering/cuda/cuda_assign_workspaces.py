@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 from occamy_xdsl.analysis.liveness import liveness
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.lowering.cpu.cpu_assign_workspaces import assign
-from occamy_xdsl.lowering.cuda.convolutions import EMPTY, Database
+from occamy_xdsl.lowering.cuda.convolutions import EMPTY, Database, Measured, choose
 from occamy_xdsl.lowering.cuda.select import (
     ALGORITHM,
     ALIGNMENT,
@@ -76,22 +76,25 @@ class CudaAssignWorkspacesPass(ModulePass):
     """Bytes that a workspace may have where the op needs no more, instead of what fits under the peak."""
     database: str | None = None
     """Path of a database of convolutions."""
+    device: str | None = None
+    """Name of the device in the database; needed where several have the architecture."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         database = EMPTY if self.database is None else Database.load(Path(self.database))
+        measured = database.measured(self.chip, self.cudnn, self.device)
         for function in dnn.functions_in("buffer", op, self.name):
             for kernel, room in rooms(function.body.block):
                 if kernel.workspace is None:
                     if self.limit is not None:
                         room = max(0, self.limit - scratch_bytes(kernel))
-                    self.assign(kernel, database, room)
+                    self.assign(kernel, measured, room)
 
-    def assign(self, op: dnn.KernelOp, database: Database, limit: int) -> None:
+    def assign(self, op: dnn.KernelOp, measured: Measured, limit: int) -> None:
         """Gives an op a workspace that has at most `limit` bytes more than it needs."""
         if isinstance(op, dnn.ConvOp):
             if op.prologue is not None:
                 limit -= self.widen_prologue(op, limit)
-            choice = database.choose(problem_of(op), self.chip, self.cudnn, limit)
+            choice = choose(measured, problem_of(op), limit)
             op.attributes[ALGORITHM] = IntegerAttr(choice.algorithm, i64)
             op.attributes[LIBRARY_BYTES] = IntegerAttr(choice.workspace_bytes, i64)
         elif isinstance(op, dnn.MatmulOp):

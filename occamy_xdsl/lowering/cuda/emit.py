@@ -7,7 +7,7 @@ from pathlib import Path
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.abi import WeightsFile
 from occamy_xdsl.lowering.cuda import abi, stubs
-from occamy_xdsl.lowering.cuda.program import KERNELS
+from occamy_xdsl.lowering.cuda.program import KERNELS, MACHINE_CODE
 from occamy_xdsl.lowering.host import HostModule
 from occamy_xdsl.lowering.linker import HOST
 from occamy_xdsl.lowering.signature import Signature
@@ -26,6 +26,8 @@ class CompiledCudaModel:
     signature: Signature
     weights: Path | None
     """File of `signature.weights_bytes` bytes; None if there are no weights."""
+    machine_code: bytes = b""
+    """The kernels for one architecture; empty where only PTX is wanted."""
     streams_weights: bool = False
     """Whether the weights must be in a file, which stays mapped while the model lives."""
 
@@ -47,8 +49,10 @@ class CompiledCudaModel:
         return toolchain.emit_object(toolchain.optimize(texts[0], isa, others=texts[1:]), isa)
 
     def embedded(self) -> Mapping[str, bytes]:
-        """The PTX, which the driver compiles when a model is created."""
-        return {KERNELS: self.ptx.encode() + b"\0"} if self.ptx else {}
+        """The PTX, which the driver compiles when a model is created, unless it takes the machine code."""
+        if not self.ptx:
+            return {}
+        return {KERNELS: self.ptx.encode() + b"\0", MACHINE_CODE: self.machine_code or bytes(4)}
 
     def libraries(self, folder: Path) -> Sequence[Path]:
         """Stubs of NVIDIA's libraries: none has to be installed here."""

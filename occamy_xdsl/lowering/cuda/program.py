@@ -1,15 +1,17 @@
 """
 Host code that runs the steps of a model on a GPU, as llvm-dialect functions that call NVIDIA's libraries.
 
-Four functions work on a model handle, a block of host memory that starts as zeros:
+These functions work on a model handle, a block of host memory that starts as zeros:
 
 - `occamy_setup(model, pool, weights)` makes one device allocation, copies the weights to it, loads the kernels
   and creates streams, library handles and descriptors;
-- `occamy_main(model, inputs, outputs)` enqueues the whole model on one stream and waits for it;
+- `occamy_launch(model)` puts the model, from inputs in device memory to outputs there, on its stream;
+- `occamy_make_graph(model)` makes a CUDA graph of that, which is launched from then on;
+- `occamy_main(model, inputs, outputs)` copies, launches and waits;
 - `occamy_abandon(model)` waits for what a failed `occamy_main` has enqueued and frees what it has allocated;
 - `occamy_teardown(model)` releases what the handle holds, however far the setup came.
 
-The first two return 0 or `Code.DEVICE`; then the handle holds a message with the node, the call and its status.
+All but the last two return 0 or a `Code`; then the handle holds a message with the node, the call and its status.
 
 Weights may be streamed: the device has two slots for the weights of one op each. A second stream fills one while
 the op that reads the other runs; events order the two streams. The host's weights stay in use until the teardown.
@@ -49,16 +51,19 @@ from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModu
 from occamy_xdsl.lowering.host import Operand as Argument
 
 SETUP, MAIN, ABANDON, TEARDOWN = "occamy_setup", "occamy_main", "occamy_abandon", "occamy_teardown"
+LAUNCH, MAKE_GRAPH = "occamy_launch", "occamy_make_graph"
 KERNELS = "occamy_kernels"
 """Symbol of the PTX text, which ends in a zero byte."""
+MACHINE_CODE = "occamy_machine_code"
+"""Symbol of the kernels in machine code; four zero bytes where there is none."""
 
 # Byte offsets of the fields of a model handle; those of the kernels and descriptors follow.
-POOL, OWNED, WEIGHTS, STAGING, STREAM, CUDNN, CUBLAS, MODULE, DEVICE, SOURCE, FILLING = (
-    8 * i for i in range(11)
+POOL, OWNED, WEIGHTS, STAGING, STREAM, CUDNN, CUBLAS, MODULE, DEVICE, GRAPH, SOURCE, FILLING = (
+    8 * i for i in range(12)
 )
-READY, DONE = ((8 * (11 + 2 * i), 8 * (12 + 2 * i)) for i in range(2))
+READY, DONE = ((8 * (12 + 2 * i), 8 * (13 + 2 * i)) for i in range(2))
 """The events of each slot for streamed weights: it is filled, and nothing reads it any more."""
-ERROR = 8 * 15
+ERROR = 8 * 16
 MESSAGE_BYTES = 512
 BUFFERS = ERROR + MESSAGE_BYTES
 """The first field of buffers outside of a pool."""
@@ -208,7 +213,7 @@ def _bias_shape(step: Convolution) -> TensorShape:
 
 
 class ProgramBuilder:
-    """Writes the four functions into `host`; `model_bytes` is known afterwards."""
+    """Writes the functions into `host`; `model_bytes` is known afterwards."""
 
     def __init__(self, host: HostModule, placement: Placement):
         self.host = host
@@ -291,13 +296,16 @@ class ProgramBuilder:
         if self.kernels:
             libraries.append("cuda")
             self.host.external(KERNELS)
+            self.host.external(MACHINE_CODE)
         if self._descriptors:
             libraries.append("cudnn")
         if any(isinstance(item.step, Product) for item in steps):
             libraries.append("cublas")
         self._define_failures(libraries)
         self._define_setup(libraries, steps)
-        self._define_main(ops, inputs, outputs)
+        self._define_launch(ops)
+        self._define_make_graph(steps)
+        self._define_main(inputs, outputs)
         self._define_abandon(steps)
         self._define_teardown(libraries)
 
@@ -327,7 +335,9 @@ class ProgramBuilder:
             size = self.placement.weights_bytes
             check("cudaMemcpyAsync", target, weights, size, way, stream, where="weights: ")
         if "cuda" in libraries:
-            check("cuModuleLoadData", model + MODULE, f.address(KERNELS))
+            self._load_machine_code(f)
+            with f.if_(f.load(model + MODULE, PTR) == NULL):
+                check("cuModuleLoadData", model + MODULE, f.address(KERNELS))
             module = f.load(model + MODULE, PTR)
             for name, slot in self.kernels.items():
                 check("cuModuleGetFunction", model + slot, module, name, where=self._where(name))
@@ -348,6 +358,16 @@ class ProgramBuilder:
         # The caller may release the weights when this returns.
         check("cudaStreamSynchronize", stream, where="weights: ")
         f.return_(0)
+
+    def _load_machine_code(self, f: FunctionBuilder) -> None:
+        """Load it where there is some and the device takes it; another one than it is for does not."""
+        name = "cuModuleLoadData"
+        self._declare(name)
+        model, code = f.arguments[0], f.address(MACHINE_CODE)
+        with f.if_(f.load(code, i32) != 0):
+            status = f.call(name, model + MODULE, code)
+            with f.if_(status != 0):
+                f.store(NULL, model + MODULE)
 
     def _allocate(self, f: FunctionBuilder, pool: Value) -> None:
         """The one allocation: pool (unless it is given), staging memory and weights, in this order."""
@@ -447,30 +467,77 @@ class ProgramBuilder:
 
     # --- run ---
 
-    def _define_main(
-        self, ops: Sequence[OpSteps], inputs: Sequence[Caller], outputs: Sequence[Caller]
-    ) -> None:
+    def _define_launch(self, ops: Sequence[OpSteps]) -> None:
+        """With a pool and all weights on the device nothing here waits or allocates: the stream may be captured."""
+        f = self.host.function(LAUNCH, i32, [PTR])
+        (model,) = f.arguments
+        self.check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
+        graph = f.load(model + GRAPH, PTR)
+        with f.if_(graph != NULL):
+            self.check(f, "", "cudaGraphLaunch", graph, f.load(model + STREAM, PTR))
+            f.return_(0)
+        run = _Run(self, f, [item.step for op in ops for item in op.steps])
+        run.ops(ops)
+        f.return_(0)
+
+    def _define_make_graph(self, steps: Sequence[NodeStep]) -> None:
+        f = self.host.function(MAKE_GRAPH, i32, [PTR])
+        (model,) = f.arguments
+        if self.placement.slot_bytes is not None or any(isinstance(item.step, Allocate) for item in steps):
+            text = "occamy_capture: streamed weights and memory without a pool cannot be in a CUDA graph"
+            f.call("snprintf", model + ERROR, MESSAGE_BYTES, "%s", text)
+            f.return_(Code.BAD_ARGUMENT)
+            return
+        with f.if_(f.load(model + GRAPH, PTR) != NULL):
+            f.return_(0)
+        self.check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
+        stream = f.load(model + STREAM, PTR)
+        mode = CONSTANTS["cudaStreamCaptureModeThreadLocal"]
+        self.check(f, "", "cudaStreamBeginCapture", stream, mode)
+        code = f.call(LAUNCH, model)
+        graph = f.variable(NULL, PTR)
+        self._declare("cudaStreamEndCapture", "cudaGraphDestroy")
+        with f.if_(code != 0):
+            # The capture ends whatever was wrong in it; what went wrong is in the handle.
+            f.call("cudaStreamEndCapture", stream, graph.pointer)
+            with f.if_(graph.get() != NULL):
+                f.call("cudaGraphDestroy", graph.get())
+            f.return_(code)
+        self.check(f, "", "cudaStreamEndCapture", stream, graph.pointer)
+        # The executable graph outlives the graph that it is made of.
+        name = "cudaGraphInstantiateWithFlags"
+        self._declare(name)
+        status = f.call(name, model + GRAPH, graph.get(), 0)
+        f.call("cudaGraphDestroy", graph.get())
+        with f.if_(status != 0):
+            f.store(NULL, model + GRAPH)
+            f.return_(f.call("occamy_fail_cudart", model, status, name))
+        f.return_(0)
+
+    def _define_main(self, inputs: Sequence[Caller], outputs: Sequence[Caller]) -> None:
         f = self.host.function(MAIN, i32, [PTR, PTR, PTR])
         model, sources, targets = f.arguments
-        run = _Run(self, f, [item.step for op in ops for item in op.steps])
         self.check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
+        stream, staging = f.load(model + STREAM, PTR), f.load(model + STAGING, PTR)
         h2d, d2h = CONSTANTS["cudaMemcpyHostToDevice"], CONSTANTS["cudaMemcpyDeviceToHost"]
         for tensor in inputs:
             if tensor.bytes:
                 source = f.load(sources + 8 * tensor.index, PTR)
                 self.check(
-                    f, f"input '{tensor.name}': ", "cudaMemcpyAsync", run.bases[STAGING] + tensor.offset, source,
-                    tensor.bytes, h2d, run.stream,
+                    f, f"input '{tensor.name}': ", "cudaMemcpyAsync", staging + tensor.offset, source,
+                    tensor.bytes, h2d, stream,
                 )  # fmt: skip
-        run.ops(ops)
+        code = f.call(LAUNCH, model)
+        with f.if_(code != 0):
+            f.return_(code)
         for tensor in outputs:
             if tensor.bytes:
                 target = f.load(targets + 8 * tensor.index, PTR)
                 self.check(
-                    f, f"output '{tensor.name}': ", "cudaMemcpyAsync", target,
-                    run.bases[STAGING] + tensor.offset, tensor.bytes, d2h, run.stream,
+                    f, f"output '{tensor.name}': ", "cudaMemcpyAsync", target, staging + tensor.offset,
+                    tensor.bytes, d2h, stream,
                 )  # fmt: skip
-        self.check(f, "", "cudaStreamSynchronize", run.stream)
+        self.check(f, "", "cudaStreamSynchronize", stream)
         f.return_(0)
 
     # --- release ---
@@ -518,6 +585,7 @@ class ProgramBuilder:
                 filling = f.load(model + FILLING, PTR)
                 with f.if_(filling != NULL):
                     f.call("cudaStreamSynchronize", filling)
+        release(GRAPH, "cudaGraphExecDestroy")
         for kind, group in groupby(self._descriptors.items(), lambda entry: entry[0].kind):
             slots = [slot for _, slot in group]
             with f.for_(len(slots)) as i:
@@ -538,7 +606,7 @@ class ProgramBuilder:
 
 
 class _Run:
-    """Emits the calls of `occamy_main` for one step after the other."""
+    """Emits the calls of `occamy_launch` for one step after the other."""
 
     def __init__(self, program: ProgramBuilder, f: FunctionBuilder, steps: Sequence[Step]):
         self.program = program

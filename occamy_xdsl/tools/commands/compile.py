@@ -12,7 +12,7 @@ from occamy_xdsl.tools.output import check_writable, note, progress, write_text
 
 if TYPE_CHECKING:
     from occamy_xdsl.compiler import Compilation
-    from occamy_xdsl.lowering.cpu.emit import WeightsPlace
+    from occamy_xdsl.lowering.cpu.abi import WeightsPlace
 
 SUFFIXES: dict[str, str] = {
     "onnx": ".onnx.mlir",

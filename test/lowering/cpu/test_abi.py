@@ -188,8 +188,8 @@ def test_weights_file_is_checked(affine_libraries: dict[str, Path], tmp_path: Pa
     source = affine_libraries["file"]
     path = tmp_path / "m.so"
     shutil.copy(source, path)
-    content = emit.weights_path(source).read_bytes()
-    weights = emit.weights_path(path)
+    content = abi.weights_path(source).read_bytes()
+    weights = abi.weights_path(path)
     library, model = Library(path), ctypes.c_void_p()
 
     def refused() -> str:
@@ -253,7 +253,7 @@ print(*total.values(), tensors[1][0][0, 1])
 
 @pytest.mark.parametrize("place", ["embed", "file"])
 def test_weights_are_mapped_not_copied(
-    place: emit.WeightsPlace, affine_model: Callable[..., emit.CompiledModel], tmp_path: Path, compiler: Any
+    place: abi.WeightsPlace, affine_model: Callable[..., emit.CompiledModel], tmp_path: Path, compiler: Any
 ) -> None:
     """A model that reads all over 64 MiB of weights holds them as clean pages of the file."""
     path = tmp_path / "m.so"
@@ -328,7 +328,7 @@ def counting_driver(host: HostModule) -> None:
 @pytest.mark.skipif(not hasattr(libc, "__libc_malloc"), reason="needs the GNU C library")
 @pytest.mark.parametrize("place", ["embed", "file"])
 def test_run_does_not_allocate(
-    place: emit.WeightsPlace, affine_model: Callable[..., emit.CompiledModel], tmp_path: Path, compiler: Any
+    place: abi.WeightsPlace, affine_model: Callable[..., emit.CompiledModel], tmp_path: Path, compiler: Any
 ) -> None:
     host = HostModule()
     counting_driver(host)
@@ -340,7 +340,7 @@ def test_run_does_not_allocate(
     emit.write_object(affine_model(), tmp_path / "model.o", place)
     if place == "file":
         # dladdr of the interface gives the path of the program that it is linked into.
-        emit.weights_path(tmp_path / "model.o").rename(tmp_path / "program.weights")
+        abi.weights_path(tmp_path / "model.o").rename(tmp_path / "program.weights")
     linker.link_executable([tmp_path / "driver.o", tmp_path / "model.o"], tmp_path / "program")
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True)
     create, first, second = map(int, done.stdout.split())

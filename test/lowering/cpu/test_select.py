@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from occamy_xdsl.compiler import Compilation, Model
 from occamy_xdsl.pipelines import Options
-from occamy_xdsl.runtime.executable import jit
+from occamy_xdsl.runtime.jit import jit
 
 OPSET = 19
 LARGE = (1, 20, 9, 8)

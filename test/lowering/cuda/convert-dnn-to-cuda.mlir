@@ -16,13 +16,27 @@
 // CHECK:         llvm.call @cudnnSetConvolutionNdDescriptor
 // CHECK:         llvm.call @cudnnGetConvolutionForwardWorkspaceSize
 
-// CHECK-LABEL: llvm.func @occamy_main(
+// A stream that is captured must not be waited for.
+// CHECK-LABEL: llvm.func @occamy_launch(
 // CHECK-NOT:     llvm.call @cudaMalloc
-// CHECK:         llvm.call @cudaMemcpyAsync
+// CHECK-NOT:     llvm.call @cudaStreamSynchronize
+// CHECK:         llvm.call @cudaGraphLaunch
 // CHECK:         [[STATUS:%.*]] = llvm.call @cudnnConvolutionBiasActivationForward(
 // CHECK:         [[FAILED:%.*]] = llvm.icmp "ne" [[STATUS]], {{%.*}} : i32
 // CHECK-NEXT:    llvm.cond_br [[FAILED]]
 // CHECK:         llvm.call @cuLaunchKernel(
+// CHECK-NOT:     llvm.call @cudaStreamSynchronize
+
+// CHECK-LABEL: llvm.func @occamy_make_graph(
+// CHECK:         llvm.call @cudaStreamBeginCapture
+// CHECK:         llvm.call @occamy_launch
+// CHECK:         llvm.call @cudaStreamEndCapture
+// CHECK:         llvm.call @cudaGraphInstantiateWithFlags
+
+// CHECK-LABEL: llvm.func @occamy_main(
+// CHECK-NOT:     llvm.call @cudaMalloc
+// CHECK:         llvm.call @cudaMemcpyAsync
+// CHECK:         llvm.call @occamy_launch
 // CHECK:         llvm.call @cudaMemcpyAsync
 // CHECK:         llvm.call @cudaStreamSynchronize
 

@@ -1,0 +1,115 @@
+"""
+Compiles the networks that a GPU is checked with, on a machine that need not have one.
+
+Every network of `networks` becomes a folder with its library, the outputs that ONNX Runtime gives for random inputs,
+and the model for other frameworks. What is there already is left alone unless `--again` is given.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import networks
+import numpy as np
+from onnx import ModelProto, numpy_helper
+
+import occamy_xdsl as oc
+from occamy_xdsl.compiler import Compilation
+from occamy_xdsl.lowering.cpu.emit import write_library
+from occamy_xdsl.pipelines import Options
+from occamy_xdsl.runtime.bind import random_tensor
+from occamy_xdsl.tools.reference import onnxruntime
+
+PERIOD = 4093
+"""Length of the table of random numbers that large weights repeat; prime, so that no two rows are alike."""
+
+MORE = ("paper/mobilenetv2", "paper/unet")
+"""Of the networks of the paper: the others are larger, or are `light` ones, too."""
+
+LARGE = ("light/bvlc_alexnet", "light/vgg19", "light/zfnet512")
+"""Hundreds of megabytes of weights each, which would not fit in a pack."""
+
+
+def compressible(model: ModelProto) -> ModelProto:
+    """
+    `model` with large random weights that repeat one table, and the same scale in all channels of a normalisation.
+
+    They compress well, even after normalisations are folded into them, so that they can be carried; the time of
+    a network does not depend on them, and a wrong result still shows.
+    """
+    table = np.random.default_rng(0).standard_normal(PERIOD).astype(np.float32)
+    scales = {
+        name
+        for node in model.graph.node
+        if node.op_type == "BatchNormalization"
+        for name in node.input[1:5:3]
+    }
+    result = ModelProto()
+    result.CopyFrom(model)
+    for tensor in result.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.dtype != np.float32:
+            continue
+        if tensor.name in scales:
+            tensor.CopyFrom(numpy_helper.from_array(np.full_like(array, array.mean()), tensor.name))
+        elif array.size > PERIOD:
+            values = np.resize(table, array.shape) * array.std()
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    return result
+
+
+def prepare(net: str, target: str, folder: Path) -> None:
+    """Fill `folder` with what the check of a network needs."""
+    model = compressible(networks.networks()[net]())
+    loaded = oc.load(model)
+    with tempfile.TemporaryDirectory() as temporary:
+        compiled = Compilation(loaded, Options(target=target)).compiled(Path(temporary))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_library(compiled, folder / "model.so")
+    inputs = {s.name: random_tensor(s, 0, i) for i, s in enumerate(compiled.signature.inputs)}
+    np.savez(folder / "expected.npz", **onnxruntime(loaded)(inputs))
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    # Last: a folder with this file is complete.
+    record = {"net": net, "target": target, "inputs": [vars(spec) for spec in compiled.signature.inputs]}
+    (folder / "net.json").write_text(json.dumps(record) + "\n")
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """Networks by name or by the part before the slash; without any, everything but the largest networks."""
+    known = list(networks.networks())
+    if not names:
+        return [net for net in known if (not net.startswith("paper/") or net in MORE) and net not in LARGE]
+    if unknown := [name for name in names if not any(name in (net, net.partition("/")[0]) for net in known)]:
+        raise SystemExit(f"no network {', '.join(unknown)}; there are {', '.join(known)}")
+    return [net for net in known if net in names or net.partition("/")[0] in names]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("nets", nargs="*")
+    parser.add_argument("--target", default="cuda")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the folders of networks")
+    options = parser.parse_args()
+    failed = 0
+    for net in chosen(options.nets):
+        folder = options.output / net.replace("/", "-")
+        record = folder / "net.json"
+        if not options.again and record.is_file():
+            if json.loads(record.read_text())["target"] != options.target:
+                raise SystemExit(f"{folder}: made for another target; --again makes all anew")
+            continue
+        try:
+            prepare(net, options.target, folder)
+            print(f"{net:<32} prepared", flush=True)
+        except oc.OccamyError as error:
+            failed += 1
+            print(f"{net:<32} {error}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
