@@ -41,6 +41,7 @@ from occamy_xdsl.dialects.dnn.compute import (
     WindowOp,
     accumulator_type,
 )
+from occamy_xdsl.dialects.dnn.control import ControlOp, IfOp, LoopOp
 from occamy_xdsl.dialects.dnn.memory import (
     ConstantOp,
     CopyOp,
@@ -68,6 +69,7 @@ __all__ = [
     "BufferType",
     "ConcatOp",
     "ConstantOp",
+    "ControlOp",
     "ConvOp",
     "ConvTransposeOp",
     "CopyOp",
@@ -76,8 +78,10 @@ __all__ = [
     "ElementwiseOp",
     "FusableOp",
     "GatherOp",
+    "IfOp",
     "KernelOp",
     "LayerNormOp",
+    "LoopOp",
     "LrnOp",
     "MallocOp",
     "MatmulOp",
@@ -128,7 +132,9 @@ Dnn = Dialect(
         DeallocOp,
         ElementwiseOp,
         GatherOp,
+        IfOp,
         LayerNormOp,
+        LoopOp,
         LrnOp,
         MallocOp,
         MatmulOp,
