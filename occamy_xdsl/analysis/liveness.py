@@ -159,6 +159,9 @@ class _Sweep:
         self.switch(live, after | around, end)
         self.block(body, live)
         self.switch(live, after | around, start)
+        for root in live:  # what the body does not write whole may come from the iteration before
+            if start <= self.first.get(root, -1) < end:
+                self.first[root] = start - 1
         self.touch(op, live)
 
 
@@ -195,11 +198,11 @@ class LiveRange:
         self.segments = self.segments or ((self.first, self.last),)
 
 
-def united(*lives: Sequence[Segment]) -> tuple[Segment, ...]:
-    """The positions of all `lives` together, in order; segments that touch are one."""
+def united(*lives: Sequence[Segment], touching: bool = False) -> tuple[Segment, ...]:
+    """The positions of all `lives` together, in order; with `touching`, segments that are neighbours are one."""
     found = list[Segment]()
     for first, last in sorted(part for parts in lives for part in parts):
-        if found and first <= found[-1][1] + 1:
+        if found and first <= found[-1][1] + touching:
             found[-1] = found[-1][0], max(last, found[-1][1])
         else:
             found.append((first, last))
@@ -274,7 +277,7 @@ def liveness(block: Block) -> LivenessTable:
                 continue
             if root not in ranges:
                 size = owner.size.value.data if isinstance(owner, dnn.MemOffsetOp) else dnn.byte_size(root)
-                parts = united(lives[root])
+                parts = united(lives[root], touching=True)
                 ranges[root] = LiveRange(root, parts[0][0], parts[-1][1], size, [], parts)
             ranges[root].users.append(op)
     return LivenessTable(ops, tuple(ranges.values()))

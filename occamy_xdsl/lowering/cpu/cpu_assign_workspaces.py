@@ -53,6 +53,8 @@ class CpuAssignWorkspacesPass(ModulePass):
             for kernel in [o for o in function.walk() if isinstance(o, dnn.KernelOp)]:
                 if not kernel.is_buffer_form:
                     raise PassFailedException(f"{self.name}: '{kernel.name}' op is not in buffer form")
+                if isinstance(kernel, dnn.ControlOp):
+                    continue
                 size = select(kernel, isa).kernel.workspace_bytes
                 if size and kernel.workspace is None:
                     assign(kernel, size)
