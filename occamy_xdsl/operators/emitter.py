@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
 from math import prod
@@ -133,6 +134,23 @@ class Emitter:
             raise InvalidNodeError(str(e)) from None
         folded = self._fold(op)
         return (folded,) if folded is not None else self._append(op)
+
+    def control(self, op: dnn.ControlOp) -> Sequence[SSAValue]:
+        """The results of an op with regions, which is not folded. Raises InvalidNodeError where it does not verify."""
+        try:
+            op.verify_()
+        except VerifyException as e:
+            raise InvalidNodeError(str(e)) from None
+        return self._append(op)
+
+    @contextmanager
+    def inside(self, block: Block) -> Generator[Block]:
+        """Ops go into `block` instead."""
+        around, self.block = self.block, block
+        try:
+            yield block
+        finally:
+            self.block = around
 
     def _append(self, op: Operation) -> Sequence[SSAValue]:
         op.location = self.location

@@ -58,9 +58,17 @@ class Translation:
                 new = emit.copy(new)
             returned.append(new)
         self.block.add_op(ReturnOp(*returned))
-        for op in reversed(tuple(self.block.ops)):
-            if not isinstance(op, ReturnOp) and not any(result.uses for result in op.results):
-                self.block.erase_op(op)
+        _erase_unused(self.block)
+
+
+def _erase_unused(block: Block) -> None:
+    """Drops the ops of a block, and of those inside it, whose results none reads."""
+    for op in reversed(tuple(block.ops)):
+        if op.results and not any(result.uses for result in op.results):
+            block.erase_op(op)
+        elif isinstance(op, dnn.ControlOp):
+            for inner in op.blocks:
+                _erase_unused(inner)
 
 
 def translate(function: FuncOp) -> Translation:
@@ -154,7 +162,7 @@ class _Translator:
         for old, type in zip(op.results, infer_by_schema(op, operands), strict=False):
             if type is not None:
                 cast_op = UnrealizedConversionCastOp.get([], [type])
-                self.result.block.add_op(cast_op)
+                self.emit.block.add_op(cast_op)
                 self.result.values[old] = cast_op.results[0]
 
     def op(self, op: Operation) -> Sequence[SSAValue | None]:
@@ -186,17 +194,26 @@ class _Translator:
                 raise UnsupportedNodeError(f"result '{_result_name(op, index)}' is not supported")
         return values
 
-    def subgraph(self, op: onnx.OnnxOp, name: str) -> Sequence[SSAValue]:
+    def subgraph(
+        self, op: onnx.OnnxOp, name: str, arguments: Sequence[SSAValue], repeats: bool
+    ) -> Sequence[SSAValue]:
         """The outputs of a graph attribute, converted. Raises ReportedNodeError where a node of it is not."""
         region = op.region(name)
         assert region is not None
-        last = region.block.last_op
+        block = region.block
+        if len(block.args) != len(arguments):
+            raise InvalidNodeError(f"'{name}' takes {len(block.args)} inputs, gets {len(arguments)}")
+        self.result.values |= dict(zip(block.args, arguments, strict=True))
+        last = block.last_op
         assert isinstance(last, onnx.YieldOp)
         faults = len(self.result.refused) + len(self.result.invalid)
-        self.ops(region.block)
+        self.ops(block)
         self.emit.location = op.location
         made = [self.result.values.get(value) for value in last.operands]
         values = [value for value in made if value is not None]
+        if repeats:
+            for value in (*block.args, *(result for inner in region.walk() for result in inner.results)):
+                self.result.values.pop(value, None)
         if faults != len(self.result.refused) + len(self.result.invalid) or len(values) != len(made):
             raise ReportedNodeError
         return values

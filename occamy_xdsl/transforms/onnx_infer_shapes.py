@@ -53,6 +53,9 @@ def _take_branch(op: onnx.OnnxOp, translation: Translation) -> bool:
 
 
 def _rewrite(block: Block, translation: Translation) -> None:
+    for argument in tuple(block.args):
+        if (value := translation.values.get(argument)) is not None and value.type != argument.type:
+            Rewriter.replace_value_with_new_type(argument, value.type)
     for op in tuple(block.ops):
         if not isinstance(op, onnx.OnnxOp):
             continue
