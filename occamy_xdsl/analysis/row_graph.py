@@ -7,6 +7,7 @@ from math import prod
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from occamy_xdsl.analysis.in_place import in_place_operands
+from occamy_xdsl.analysis.regions import needs
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.dnn.rows import ROWS, row_maps
 from occamy_xdsl.planning.stripes import Graph, RowOp, Value
@@ -41,9 +42,7 @@ class RowGraph:
         for op in kernels:
             maps = row_maps(op)
             reads = [
-                (number[v], None if maps is None else maps[i])
-                for i, v in enumerate(op.operands)
-                if v in number
+                (number[v], None if maps is None else maps[i]) for i, v in enumerate(needs(op)) if v in number
             ]
             concat = isinstance(op, dnn.ConcatOp)
             ops.append(

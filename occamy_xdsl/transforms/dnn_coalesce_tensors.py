@@ -118,7 +118,7 @@ class Lives:
     def __init__(self, block: Block):
         self.ops, self.segments = segments(block)
         self.position = {op: i for i, op in enumerate(self.ops)}
-        self.bytes = {
+        self.bytes: dict[SSAValue, int] = {
             op.buffer: dnn.byte_size(op.buffer)
             for op in ops_of(block)
             if isinstance(op, dnn.MallocOp) and op.buffer in self.segments
