@@ -35,6 +35,8 @@ def conditional(node: Node, emit: Emitter) -> Sequence[SSAValue | None]:
         if a.type != b.type:
             node.refuse(f"branches give {a.type} and {b.type}; they must agree in type")
     if not wanted:
+        for block, _ in branches:
+            block.drop_all_references()
         return results
     for block, values in branches:
         block.add_op(dnn.YieldOp(*values))
@@ -142,11 +144,13 @@ def _stacked(node: Node, emit: Emitter, parts: Sequence[SSAValue], axis: int) ->
 
 def _no_rows(node: Node, emit: Emitter, carried: Sequence[SSAValue], index: int) -> SSAValue:
     """A scan output after no iteration; the body is converted aside for its type."""
-    with emit.inside(Block()):
+    with emit.inside(Block()) as aside:
         at = emit.constant(np.zeros(_argument_shape(node, 0)), i64)
         true = emit.constant(np.ones(_argument_shape(node, 1)), i1)
         row = node.subgraph("body", (at, true, *carried), repeats=True)[index + 1]
-    return emit.fill(0, (0, *shape_of(row)), dnn.element_type_of(row))
+    shape, element = shape_of(row), dnn.element_type_of(row)
+    aside.drop_all_references()
+    return emit.fill(0, (0, *shape), element)
 
 
 def _repeated(node: Node, emit: Emitter, carried: Sequence[SSAValue]) -> Sequence[SSAValue]:
