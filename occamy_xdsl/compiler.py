@@ -55,6 +55,7 @@ from occamy_xdsl.version import VERSION
 SILENT = (
     "dce",
     "onnx-infer-shapes",
+    "dnn-convert-if-to-select",
     "dnn-stripe",
     "dnn-expand-stripes",
     "verify-dnn-pool",

@@ -21,6 +21,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "dnn-assign-layouts",
         "dnn-borrow-outputs",
         "dnn-coalesce-tensors",
+        "dnn-convert-if-to-select",
         "dnn-convert-to-pool",
         "dnn-expand-stripes",
         "dnn-fuse-dequantization",
@@ -248,6 +249,7 @@ def stages(options: Options) -> list[Stage]:
     """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
     if options.is_cuda:
         # What NVIDIA's libraries take: stored, row-major inputs of f32 at multiples of 256 bytes.
+        prepared = ["dnn-convert-if-to-select"]
         fusion = [_spec("dnn-fuse-layers", inputs=False)]
         layouts = _spec("dnn-assign-layouts", channels_last=False)
         limit = {} if options.workspace_limit is None else {"limit": options.workspace_limit}
@@ -255,6 +257,7 @@ def stages(options: Options) -> list[Stage]:
         alignment = {"alignment": 256}
         lowering = _spec("convert-dnn-to-cuda", chip=options.processor)
     else:
+        prepared = []
         fusion, layouts = ["dnn-fuse-dequantization", "dnn-fuse-layers"], "dnn-assign-layouts"
         workspaces = _spec("cpu-assign-workspaces", target=options.processor)
         alignment = {}
@@ -280,6 +283,7 @@ def stages(options: Options) -> list[Stage]:
             "dnn",
             [
                 "convert-onnx-to-dnn",
+                *prepared,
                 *(fusion if options.fuse else []),
                 "dce",
                 layouts,

@@ -156,7 +156,10 @@ class Program(Net):
 def random_program(seed: int) -> ModelProto:
     p = Program(seed)
     last = p.steps(2, 7)
-    return p.finish([last, p.pick()])
+    total = p.values[2]
+    for value in p.values[3:]:
+        total = p.op("Sub", p.op("Mul", total, p.const(0.5)), value)
+    return p.finish([last, total])
 
 
 def dies_in_one_branch() -> ModelProto:

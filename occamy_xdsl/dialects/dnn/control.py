@@ -20,9 +20,9 @@ class ControlOp(KernelOp):
 
     Further shared constraints:
 
-    - (R1) `condition` is one truth value: an `i1` without dimensions.
-    - (R2) The op computes something: it has results or `outs`.
-    - (R3) A region is one block that ends in `dnn.yield`; in buffer form it takes and yields nothing.
+    - (F5) `condition` is one truth value: an `i1` without dimensions.
+    - (F6) The op computes something: it has results or `outs`.
+    - (F7) A region is one block that ends in `dnn.yield`; in buffer form it takes and yields nothing.
     """
 
     traits = traits_def(RecursiveMemoryEffect())
@@ -50,15 +50,15 @@ class ControlOp(KernelOp):
     def verify_(self) -> None:
         super().verify_()
         if shape_of(self.truth) or element_type_of(self.truth) != i1:
-            raise self.fail(f"condition must be one i1, got {self.truth.type}", "R1")
+            raise self.fail(f"condition must be one i1, got {self.truth.type}", "F5")
         if not self.destinations:
-            raise self.fail("computes nothing", "R2")
+            raise self.fail("computes nothing", "F6")
         for name, region in self.named_regions.items():
             block = region.first_block
             if block is None or region.last_block is not block or not isinstance(block.last_op, YieldOp):
-                raise self.fail(f"region '{name}' must be one block that ends in dnn.yield", "R3")
+                raise self.fail(f"region '{name}' must be one block that ends in dnn.yield", "F7")
             if self.is_buffer_form and (block.args or self.yielded(block)):
-                raise self.fail(f"region '{name}' must take and yield nothing in buffer form", "R3")
+                raise self.fail(f"region '{name}' must take and yield nothing in buffer form", "F7")
 
 
 @irdl_op_definition
