@@ -80,34 +80,35 @@ def test_random_programs(seed: int):
         check_meaning(random_program(seed), variant)
 
 
-@pytest.mark.parametrize("program", ["dies_in_one_branch", "loops_in_loops", "random_0"])
+MOVES = 24
+"""Buffers that are moved, of all that could be."""
+
+
+@pytest.mark.parametrize("program", ["loops_in_loops", "random_3"])
 def test_the_proof_of_a_pool_is_sound(program: str):
     """Buffers are moved over others: what the proof accepts computes the same, whatever the conditions."""
     *_, (_, module) = programs_after_each_pass(PROGRAMS[program](), Options())
-    inputs = [list(inputs_of(seed).values()) for seed in range(8)]
+    inputs = [list(inputs_of(seed).values()) for seed in range(INPUTS)]
     wanted = [run_buffers(module, arrays) for arrays in inputs]
     buffers = [op for op in module.walk() if isinstance(op, dnn.MemOffsetOp)]
-    accepted = refused = 0
-    for op in buffers:
-        own = op.offset
-        for other in buffers:
-            start = other.offset.value.data
-            if start == own.value.data or start + op.size.value.data > dnn.byte_size(op.pool):
-                continue
-            op.properties["offset"] = IntegerAttr(start, i64)
-            try:
-                VerifyDnnPoolPass().apply(Context(), module)
-            except PassFailedException:
-                refused += 1
-                continue
-            accepted += 1
+    moves = [(op, at) for op in buffers for at in sorted({b.offset.value.data for b in buffers})]
+    moves = [(op, at) for op, at in moves if at != op.offset.value.data]
+    moves = [(op, at) for op, at in moves if at + op.size.value.data <= dnn.byte_size(op.pool)]
+    refused = 0
+    for index in np.random.default_rng(0).permutation(len(moves))[:MOVES]:
+        op, at = moves[index]
+        own, op.properties["offset"] = op.offset, IntegerAttr(at, i64)
+        try:
+            VerifyDnnPoolPass().apply(Context(), module)
+        except PassFailedException:
+            refused += 1
+        else:
             for arrays, want in zip(inputs, wanted, strict=True):
                 try:
                     got = run_buffers(module, arrays)
                 except PoisonError as error:
-                    pytest.fail(f"{op.view.name_hint} over {other.view.name_hint}: {error}")
+                    pytest.fail(f"{op.view.name_hint} at {at}: {error}")
                 for a, b in zip(got, want, strict=True):
                     np.testing.assert_array_equal(a, b)
         op.properties["offset"] = own
-    assert refused > 0
-    assert accepted + refused > 5
+    assert 0 < refused < len(moves)
