@@ -268,6 +268,4 @@ PROGRAMS = {
 def inputs_of(seed: int) -> dict[str, np.ndarray]:
     """Inputs with which, over a few seeds, every condition goes both ways."""
     rng = np.random.default_rng(seed)
-    return {
-        name: (rng.standard_normal(SHAPE) + rng.uniform(-1, 1)).astype(np.float32) for name in ("x", "y")
-    }
+    return {name: (rng.standard_normal(SHAPE) + rng.uniform(-1, 1)).astype(np.float32) for name in ("x", "y")}

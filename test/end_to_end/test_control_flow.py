@@ -1,4 +1,4 @@
-"""Compiled control flow computes what ONNX Runtime does, whichever way the conditions go, and never reads a stale byte."""
+"""Compiled control flow computes what ONNX Runtime does, whichever way it goes, and never reads a stale byte."""
 
 from pathlib import Path
 
@@ -41,19 +41,24 @@ def test_same_as_onnxruntime(program: str):
 
 
 def test_a_loop_is_compiled_once_for_any_number_of_iterations(shared: Path):
-    """One pool, of less than two matrices, however long the loop runs."""
+    """`n` times a = a @ a / 512: one pool, of less than two matrices, however long the loop runs."""
     path = shared / "cases/memory/m15_loop.onnx"
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     executable = oc.compile(path)
     assert executable.pool_bytes <= 2 * 512 * 512 * 4
-    # A permutation times 512 stays one: nothing grows, vanishes or is rounded.
-    order = np.random.default_rng(0).permutation(512)
-    exact = (512 * np.eye(512)[order]).astype(np.float32)
+    # A permutation times 512 stays one, so that nothing grows, vanishes or is rounded.
+    start = np.random.default_rng(0).permutation(512)
     for count in (0, 1, 10, 300):
-        inputs = {"n": np.array(count, np.int64), "x": exact}
-        (want,) = session.run(None, inputs)
-        np.testing.assert_array_equal(executable.run(inputs, poison=True)["y"], want)
-    inputs = {"n": np.array(2, np.int64), "x": np.random.default_rng(1).standard_normal((512, 512), np.float32)}
+        order = start
+        for _ in range(count):
+            order = order[order]
+        a, want = ((512 * np.eye(512)[rows]).astype(np.float32) for rows in (start, order))
+        outputs = executable.run({"n": np.array(count, np.int64), "x": a}, poison=True)
+        np.testing.assert_array_equal(outputs["y"], want)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    inputs = {
+        "n": np.array(2, np.int64),
+        "x": np.random.default_rng(1).standard_normal((512, 512), np.float32),
+    }
     (want,) = session.run(None, inputs)
     np.testing.assert_allclose(executable.run(inputs)["y"], want, rtol=1e-3, atol=1e-4 * abs(want).max())
 
@@ -69,7 +74,7 @@ def test_profiles_time_control_flow_as_a_whole(shared: Path):
 SCAN_OF_DECLARED_ROWS = """
 <ir_version: 8, opset_import: ["": 18]>
 g (int64 n, bool go, float[1] y) => (float[1] last, float[5, 1] rows) {
-   last, rows = Loop (n, go, y) <body: graph = b (int64 i, bool c, float[1] before) => (bool c2, float[1] after, float[1] row) {
+   last, rows = Loop (n, go, y) <body: graph = b (int64 i, bool c, float[1] a) => (bool c2, float[1] d, float[1] row) {
       c2 = Identity (c)
       x = Constant <value: tensor = float[5] {1, 2, 3, 4, 5}> ()
       axis = Constant <value: tensor = int64[1] {0}> ()
@@ -78,8 +83,8 @@ g (int64 n, bool go, float[1] y) => (float[1] last, float[5, 1] rows) {
       from = Unsqueeze (i, axis)
       to = Unsqueeze (end, axis)
       part = Slice (x, from, to)
-      after = Add (before, part)
-      row = Identity (after)
+      d = Add (a, part)
+      row = Identity (d)
    }>
 }
 """
@@ -128,7 +133,9 @@ def test_a_loop_without_trip_count_ends_by_its_own_condition():
 
 def test_what_is_refused_is_named():
     several = SCAN_OF_DECLARED_ROWS.replace("float[5, 1] rows", "float[M, 1] rows")
-    with pytest.raises(UnsupportedModelError, match="a row for each iteration, and their number is known only"):
+    with pytest.raises(
+        UnsupportedModelError, match="a row for each iteration, and their number is known only"
+    ):
         oc.compile(parse_model(several))
     with pytest.raises(UnsupportedModelError, match="control flow that depends on data runs on the CPU only"):
         oc.Compilation(oc.Model(parse_model(NO_TRIP_COUNT)), Options(target="cuda")).run_to("mlir")
