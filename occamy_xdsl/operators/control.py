@@ -9,7 +9,7 @@ from xdsl.ir import Block, Region, SSAValue
 
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.dnn import shape_of
-from occamy_xdsl.operators.emitter import Emitter, known_array
+from occamy_xdsl.operators.emitter import Emitter, known_array, known_splat
 from occamy_xdsl.operators.node import Node
 from occamy_xdsl.operators.registry import operator
 
@@ -157,8 +157,9 @@ def _repeated(node: Node, emit: Emitter, carried: Sequence[SSAValue]) -> Sequenc
     """A `dnn.loop`, which also carries the iteration number if the body or the trip count needs it."""
     limit = emit.reshape(node[0], ()) if node.has(0) else None
     start = emit.reshape(node[1], ()) if node.has(1) else emit.constant(np.ones(()), i1)
+    first = emit.constant(np.zeros(()), i64)
     if limit is not None:
-        start = emit.elementwise(lambda go, n: go & (n > 0), start, limit)
+        start = _bounded(emit, start, first, limit)
     block = Block(arg_types=[value.type for value in carried])
     counter = block.insert_arg(TensorType(i64, []), len(carried))
     with emit.inside(block):
@@ -168,13 +169,19 @@ def _repeated(node: Node, emit: Emitter, carried: Sequence[SSAValue]) -> Sequenc
         goes_on, values = emit.reshape(goes_on, ()), made[: len(carried)]
         following = emit.elementwise(lambda i: i + 1, counter)
         if limit is not None:
-            goes_on = emit.elementwise(lambda go, i, n: go & (i < n), goes_on, following, limit)
+            goes_on = _bounded(emit, goes_on, following, limit)
         block.add_op(dnn.YieldOp(goes_on, *values, following))
     for old, new in zip(carried, values, strict=True):
         if old.type != new.type:
             node.refuse(f"a carried value changes from {old.type} to {new.type}; its type must stay")
-    first = emit.constant(np.zeros(()), i64)
     return emit.control(dnn.LoopOp(start, [*carried, first], Region(block)))[: len(carried)]
+
+
+def _bounded(emit: Emitter, goes_on: SSAValue, at: SSAValue, limit: SSAValue) -> SSAValue:
+    """Whether an iteration runs: by the condition, and because its number is below the trip count."""
+    if known_splat(goes_on):
+        return emit.elementwise(lambda i, n: i < n, at, limit)
+    return emit.elementwise(lambda go, i, n: go & (i < n), goes_on, at, limit)
 
 
 @operator("Scan", since=9, limits=f"more than {MAX_UNROLLED} nodes after unrolling")

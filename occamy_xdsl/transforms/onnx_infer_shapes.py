@@ -78,7 +78,8 @@ class OnnxInferShapesPass(ModulePass):
     Results of operators that are not supported get the type that the onnx package infers, if it does.
 
     Requires: static shapes of all arguments.
-    Ensures: static types of all values that supported operators compute; the same results.
+    Ensures: static types of all values that supported operators compute, but for those in the bodies of loops that
+    will be unrolled, which may differ between iterations; the same results.
 
     Before:
 
