@@ -249,7 +249,8 @@ def stages(options: Options) -> list[Stage]:
     """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
     if options.is_cuda:
         # What NVIDIA's libraries take: stored, row-major inputs of f32 at multiples of 256 bytes.
-        prepared = ["dnn-convert-if-to-select"]
+        # A GPU runs what the host enqueues before any result is known.
+        conversion = [_spec("convert-onnx-to-dnn", unroll=8192), "dnn-convert-if-to-select"]
         fusion = [_spec("dnn-fuse-layers", inputs=False)]
         layouts = _spec("dnn-assign-layouts", channels_last=False)
         limit = {} if options.workspace_limit is None else {"limit": options.workspace_limit}
@@ -257,7 +258,7 @@ def stages(options: Options) -> list[Stage]:
         alignment = {"alignment": 256}
         lowering = _spec("convert-dnn-to-cuda", chip=options.processor)
     else:
-        prepared = []
+        conversion = ["convert-onnx-to-dnn"]
         fusion, layouts = ["dnn-fuse-dequantization", "dnn-fuse-layers"], "dnn-assign-layouts"
         workspaces = _spec("cpu-assign-workspaces", target=options.processor)
         alignment = {}
@@ -282,8 +283,7 @@ def stages(options: Options) -> list[Stage]:
         Stage(
             "dnn",
             [
-                "convert-onnx-to-dnn",
-                *prepared,
+                *conversion,
                 *(fusion if options.fuse else []),
                 "dce",
                 layouts,

@@ -14,7 +14,7 @@ from occamy_xdsl.operators.node import Node
 from occamy_xdsl.operators.registry import operator
 
 MAX_UNROLLED = 8192
-"""Nodes that a loop may become where it is unrolled."""
+"""Nodes that a loop may become where it has to be unrolled."""
 
 
 @operator("If", limits="branches of different types, unless the condition is known")
@@ -56,10 +56,10 @@ def conditional(node: Node, emit: Emitter) -> Sequence[SSAValue | None]:
 )
 def loop(node: Node, emit: Emitter) -> Sequence[SSAValue | None]:
     """
-    Unrolled where the number of iterations is known, else a `dnn.loop`.
+    Unrolled where the number of iterations is known and not too many nodes come of it, else a `dnn.loop`.
 
-    It is known, too, where the model declares how many rows a scan output has. As in ONNX Runtime, a condition that
-    the body computes counts even if the first one is left out.
+    The number is known, too, where the model declares how many rows a scan output has. As in ONNX Runtime, a
+    condition that the body computes counts even if the first one is left out.
     """
     carried = [node[index] for index in range(2, len(node.operands))]
     condition = known_array(node[1]) if node.has(1) else np.ones((), bool)
@@ -110,7 +110,8 @@ def _unrolled(
     The results of `trips` iterations, with `surely` whatever the body's condition is. None where it depends on data
     whether an iteration runs, and where there would be too many nodes.
     """
-    if trips * _nodes(node) > MAX_UNROLLED:
+    has_rows = any(node.wants(index) for index in range(len(carried), len(node.op.results)))
+    if trips * _nodes(node) > (MAX_UNROLLED if has_rows else emit.unroll):
         return None
     values, rows = list(carried), list[Sequence[SSAValue]]()
     number, condition = _argument_shape(node, 0), _argument_shape(node, 1)

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 MAX_GROWTH = 8192
 """Bytes up to which a folded value may be larger than the constants it replaces."""
 
+UNROLL = 256
+"""Nodes that take no longer to compile than a loop."""
+
 ELEMENT_TYPES = frozenset[Attribute](
     [
         *(IntegerType(width) for width in (1, 8, 16, 32, 64)),
@@ -119,6 +122,8 @@ class Emitter:
         self.location: LocationAttr = UnknownLoc()
         self.shared = set[SSAValue]()
         """Constants that stay in the model when one of their users is folded."""
+        self.unroll = UNROLL
+        """Nodes up to which a loop of a known number of iterations is unrolled, even if it could stay a loop."""
 
     # ---- Any op
 

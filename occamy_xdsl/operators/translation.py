@@ -23,7 +23,7 @@ from occamy_xdsl.dialects.dnn import ValueType, element_type_of, shape_of
 from occamy_xdsl.dialects.signature import argument_attributes, argument_names
 from occamy_xdsl.dialects.weights import string_value
 from occamy_xdsl.errors import InvalidInputError
-from occamy_xdsl.operators.emitter import ELEMENT_TYPES, Emitter, InvalidNodeError
+from occamy_xdsl.operators.emitter import ELEMENT_TYPES, UNROLL, Emitter, InvalidNodeError
 from occamy_xdsl.operators.node import Node, ReportedNodeError, UnsupportedNodeError
 from occamy_xdsl.operators.registry import find_operator
 from occamy_xdsl.operators.schema_inference import infer_by_schema
@@ -71,9 +71,10 @@ def _erase_unused(block: Block) -> None:
                 _erase_unused(inner)
 
 
-def translate(function: FuncOp) -> Translation:
+def translate(function: FuncOp, unroll: int = UNROLL) -> Translation:
     """
-    Translates `function` of the onnx dialect; it stays as it is.
+    Translates `function` of the onnx dialect; it stays as it is. A loop of a known number of iterations is unrolled
+    where at most `unroll` nodes come of it, or where it could not stay a loop.
 
     Raises InvalidInputError where an argument has no static shape.
     """
@@ -83,7 +84,9 @@ def translate(function: FuncOp) -> Translation:
     for old, new in zip(source.args, translation.block.args, strict=True):
         translation.values[old] = new
         new.name_hint = old.name_hint
-    _Translator(translation, Emitter(translation.block)).ops(source)
+    emit = Emitter(translation.block)
+    emit.unroll = unroll
+    _Translator(translation, emit).ops(source)
     return translation
 
 

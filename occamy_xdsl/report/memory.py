@@ -17,7 +17,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from occamy_xdsl.analysis.aliasing import root_of
-from occamy_xdsl.analysis.liveness import LiveRange, liveness, max_live_of_values
+from occamy_xdsl.analysis.liveness import LiveRange, is_position, liveness, max_live_of_values
 from occamy_xdsl.analysis.own_memory import why_own_memory
 from occamy_xdsl.analysis.regions import ops_of
 from occamy_xdsl.dialects import dnn
@@ -176,7 +176,7 @@ class MemoryReport:
             memory=memory,
             planner=planner,
             weights_bytes=_weights_bytes(main),
-            resident_weights_bytes=_streamed_bytes(table.ops) if streams_weights else _weights_bytes(main),
+            resident_weights_bytes=_streamed_bytes(block) if streams_weights else _weights_bytes(main),
             pool_bytes=pool,
             workspace_bytes=max((t.bytes for t in tensors if t.kind == "workspace"), default=0),
             io_bytes=sum(dnn.byte_size(a) for a in main.body.block.args),
@@ -309,14 +309,14 @@ def _weights_bytes(main: FuncOp) -> int:
     return sum(sizes.values())
 
 
-def _streamed_bytes(ops: Sequence[Operation]) -> int:
-    """Most bytes of constants that two ops in a row read."""
-    sizes = [
-        sum(
-            dnn.byte_size(v) for v in {root_of(v) for v in op.operands} if isinstance(v.owner, dnn.ConstantOp)
-        )
-        for op in ops
-    ]
+def _streamed_bytes(block: Block) -> int:
+    """Most bytes of constants that two ops in a row read; control flow counts as one op."""
+    sizes = list[int]()
+    for op in block.ops:
+        inside = [op, *(i for b in op.blocks for i in ops_of(b))] if isinstance(op, dnn.ControlOp) else [op]
+        roots = {root_of(v) for inner in inside if is_position(inner) for v in inner.operands}
+        if is_position(op):
+            sizes.append(sum(dnn.byte_size(v) for v in roots if isinstance(v.owner, dnn.ConstantOp)))
     return max((a + b for a, b in pairwise([0, *sizes])), default=0)
 
 

@@ -129,7 +129,7 @@ class Lives:
         self.shared: dict[SSAValue, set[int]] = {}
         """The buffers of control flow, which more than one op may write, and the positions of these ops."""
         self.block: dict[SSAValue, Block | None] = {root: _block_of(root) for root in self.segments}
-        """The block that defines a buffer and has all ops that use it; None where they are in several."""
+        """The block that defines a buffer and has all ops that write it; None where they are in several."""
         for op in self.ops:
             if isinstance(op, dnn.ControlOp):
                 for value in (*op.outs, *((op.condition,) if isinstance(op, dnn.LoopOp) else ())):
@@ -167,7 +167,7 @@ class Lives:
             self.block[into] = None
 
     def is_straight(self, gone: SSAValue, into: SSAValue) -> bool:
-        """Whether both buffers are of one block and written for good by the ops that write them."""
+        """Whether both buffers are of one block, which alone writes them, each part once."""
         block = self.block[gone]
         return block is not None and self.block.get(into) is block and not {gone, into} & self.shared.keys()
 
@@ -186,15 +186,16 @@ class Lives:
 
 
 def _block_of(root: SSAValue) -> Block | None:
-    """The block that defines a buffer, if no op in another block uses it or a view of it."""
+    """The block that defines a buffer, if no op in another block writes it or a view of it."""
     block = root.owner if isinstance(root.owner, Block) else root.owner.parent
     pending = [root]
     while pending:
-        for use in pending.pop().uses:
-            if use.operation.parent is not block or isinstance(use.operation, dnn.ControlOp):
+        value = pending.pop()
+        for op in (use.operation for use in value.uses):
+            if isinstance(op, dnn.ViewOp):
+                pending.append(op.view)
+            elif op.parent is not block and value in writes(op):
                 return None
-            if isinstance(use.operation, dnn.ViewOp):
-                pending.append(use.operation.view)
     return block
 
 
