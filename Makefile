@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench conformance nets lint format docs docs-check bench-memory bench-measured gpu-check gpu-dry-run lock clean
+.PHONY: help venv demo test bench conformance nets lint format docs docs-check bench-memory bench-measured bench-packing packing-check gpu-check gpu-dry-run lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,7 +29,7 @@ test: $(READY) ## run all tests: lit, then pytest
 	$(BIN)/lit -q -j $(JOBS) test
 	$(BIN)/python -m pytest -n $(JOBS)
 
-bench: $(READY) ## time networks against ONNX Runtime, in turns, one thread (NETS="a.onnx b.onnx" for others)
+bench: $(READY) ## time networks, whole and in stripes, against ONNX Runtime, in turns, one thread (NETS="a.onnx b.onnx" for others)
 	$(BIN)/python bench/latency.py $(NETS)
 
 conformance: $(READY) ## run ONNX's backend suite (minutes): counts of passed, failed and refused tests
@@ -59,6 +59,12 @@ bench-memory: $(READY) ## recompute the table of memory in README.md
 
 bench-measured: $(READY) ## plan and run the paper's networks, beside ONNX Runtime (minutes)
 	$(BIN)/python bench/memory_measured.py
+
+bench-packing: $(READY) ## pack 100,000 synthetic buffers of several kinds: gap and CPU time (minutes)
+	$(BIN)/python bench/packing.py
+
+packing-check: $(READY) ## check 100,000 random plans by brute force, and large traces (minutes)
+	$(BIN)/python -m pytest --slow -m slow -n $(JOBS) test/planning
 
 gpu-check: $(READY) ## compare models on this machine's GPU with ONNX Runtime, and time them
 	$(BIN)/python bench/gpu_check.py

@@ -1,14 +1,17 @@
 """
-Memory of networks: what each way to place tensors needs, what a running program uses, and ONNX Runtime beside it.
+Memory of networks: what each way to place tensors needs, what a running program uses, and peers beside it.
 
     bench/memory_measured.py [NET.onnx ...]
 
 Without arguments: the six networks of the paper at the original's own shapes, which the shared folder's
-nets/paper_nets.py builds. Writes bench/results/memory-CPU.json and .md. Everything runs on one thread; whatever
-runs is a process of its own, and one that takes longer than --limit seconds is left out (planning never is).
+nets/paper_nets.py builds, then the networks of `onnx_nets`. Writes bench/results/memory-CPU.json and .md. Everything
+runs on one thread; whatever runs is a process of its own, and one that takes longer than --limit seconds is left out
+(planning never is). The peers are ONNX Runtime and PyTorch in eager mode (`torch_nets`), where it is installed.
 """
 
 import argparse
+import ctypes
+import gc
 import json
 import os
 import statistics
@@ -21,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx_nets
 from measure import measure
 from xdsl.passes import PassPipeline
 
@@ -72,6 +77,22 @@ class Row:
     ort_run: int | None = None
     """Growth from the loaded session to the peak of running: activations."""
     ort_ms: float | None = None
+    torch_run: int | None = None
+    """Growth of PyTorch's process from the loaded module to the peak of running, in eager mode."""
+    torch_ms: float | None = None
+    striped_pool: int | None = None
+    """Pool with `--optimize memory`."""
+    striped_measured: int | None = None
+    striped_ms: float | None = None
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether each program that ran uses pool, inputs and outputs, within 5 % and 1 MiB for libc."""
+        pairs = ((self.pool, self.measured), (self.striped_pool, self.striped_measured))
+        return all(
+            pool is None or used is None or used <= 1.05 * (pool + self.io) + (1 << 20)
+            for pool, used in pairs
+        )
 
 
 def plan(path: Path) -> Row:
@@ -118,9 +139,9 @@ def milliseconds(run: Any) -> float:
     return statistics.median(times[1:])
 
 
-def run_ours(path: Path) -> dict[str, Any]:
-    """The measured columns of the compiled program."""
-    executable = compile_to_memory(Compilation(Model(path), Options()))
+def run_ours(path: Path, options: Options) -> dict[str, Any]:
+    """What is measured of a compiled program."""
+    executable = compile_to_memory(Compilation(Model(path), options))
     signature = executable.signature
     inputs = {s.name: random_tensor(s, 0, i) for i, s in enumerate(signature.inputs)}
     with tempfile.TemporaryDirectory() as folder:
@@ -134,7 +155,20 @@ def run_ours(path: Path) -> dict[str, Any]:
     }
 
 
-def run_theirs(path: Path) -> dict[str, Any]:
+def run_whole(path: Path) -> dict[str, Any]:
+    """The columns of the program as it is compiled by default."""
+    return run_ours(path, Options())
+
+
+def run_striped(path: Path) -> dict[str, Any]:
+    """The columns of the program with `--optimize memory`."""
+    options = Options(optimize="memory")
+    pool = Compilation(Model(path), options).report().pool_bytes
+    row = run_ours(path, options)
+    return {"striped_pool": pool, "striped_measured": row["measured"], "striped_ms": row["ms"]}
+
+
+def run_onnxruntime(path: Path) -> dict[str, Any]:
     """The columns of ONNX Runtime, on default settings but for one thread."""
     import onnxruntime
 
@@ -157,13 +191,40 @@ def run_theirs(path: Path) -> dict[str, Any]:
     }
 
 
-RUNNERS = {"ours": run_ours, "theirs": run_theirs}
+def run_torch(path: Path) -> dict[str, Any]:
+    """The columns of PyTorch in eager mode; none where it is not installed."""
+    try:
+        import torch
+        from torch_nets import TorchNet
+    except ModuleNotFoundError:
+        return {}
+    torch.set_num_threads(1)
+    net = TorchNet(path)
+    rng = np.random.default_rng(0)
+    shapes = [[d.dim_value for d in i.type.tensor_type.shape.dim] for i in onnx.load(path).graph.input]
+    inputs = [torch.from_numpy(rng.standard_normal(shape, np.float32)) for shape in shapes]
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    loaded = kilobytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    outputs = net(*inputs)
+    run_peak = kilobytes("VmHWM")
+    del outputs
+    return {"torch_run": run_peak - loaded, "torch_ms": milliseconds(lambda: net(*inputs))}
+
+
+RUNNERS = {
+    "ours": run_whole,
+    "striped": run_striped,
+    "onnxruntime": run_onnxruntime,
+    "torch": run_torch,
+}
 
 
 def in_process(runner: str, path: Path, limit: float) -> dict[str, Any]:
     """What a runner returns, from a process of its own; nothing where it takes longer than `limit` seconds."""
     command = [sys.executable, __file__, "--run", runner, str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
     except subprocess.TimeoutExpired:
@@ -185,8 +246,11 @@ COLUMNS = {
     "measured": "measured, pool + I/O",
     "weights": "weights",
     "peak_rss": "our peak RSS",
+    "striped_pool": "striped pool",
+    "striped_measured": "measured, striped pool + I/O",
     "ort_run": "ORT run",
     "ort_peak": "ORT peak",
+    "torch_run": "PyTorch run",
 }
 
 
@@ -199,7 +263,15 @@ def markdown(rows: list[Row], cpu: str) -> str:
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.1f}"
 
-    heads = ["net", *COLUMNS.values(), "heap calls without pool", "our ms", "ORT ms"]
+    heads = [
+        "net",
+        *COLUMNS.values(),
+        "heap calls without pool",
+        "our ms",
+        "striped ms",
+        "ORT ms",
+        "PyTorch ms",
+    ]
     lines = [
         f"# Memory, measured on {cpu}",
         "",
@@ -211,9 +283,18 @@ def markdown(rows: list[Row], cpu: str) -> str:
     ]
     for row in rows:
         cells = [row.net, *(size(getattr(row, name)) for name in COLUMNS)]
-        cells += [str(row.heap_calls), number(row.ms), number(row.ort_ms)]
+        times = (row.ms, row.striped_ms, row.ort_ms, row.torch_ms)
+        cells += [str(row.heap_calls), *map(number, times)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def default_nets(folder: Path) -> list[Path]:
+    """Files of the paper's networks and of those in the onnx package, written to `folder`."""
+    subprocess.run([sys.executable, SHARED / "nets/paper_nets.py", folder, *PAPER], check=True)
+    for name in onnx_nets.NETS:
+        onnx.save(onnx_nets.with_random_weights(onnx_nets.load(name)), folder / f"light_{name}.onnx")
+    return [folder / f"{name}.onnx" for name in (*PAPER, *(f"light_{name}" for name in onnx_nets.NETS))]
 
 
 def main() -> None:
@@ -228,11 +309,7 @@ def main() -> None:
         print(json.dumps(RUNNERS[arguments.run](arguments.nets[0])))
         return
     with tempfile.TemporaryDirectory() as folder:
-        nets = arguments.nets
-        if not nets:
-            builder = SHARED / "nets/paper_nets.py"
-            subprocess.run([sys.executable, builder, folder, *PAPER], check=True)
-            nets = [Path(folder) / f"{name}.onnx" for name in PAPER]
+        nets = arguments.nets or default_nets(Path(folder))
         rows = list[Row]()
         for path in nets:
             row = plan(path)
@@ -240,6 +317,8 @@ def main() -> None:
                 for name, value in in_process(runner, path, arguments.limit).items():
                     setattr(row, name, value)
             rows.append(row)
+            if not row.as_planned:
+                print(f"{row.net}: uses more than planned", file=sys.stderr)
             print(row, file=sys.stderr, flush=True)
     cpu = Isa.host().cpu
     results = ROOT / "bench/results"

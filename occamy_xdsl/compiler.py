@@ -1,8 +1,10 @@
 """From a model to something that runs: the stages of the pipeline, one after the other."""
 
+import gc
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -74,6 +76,21 @@ def make_context() -> Context:
 def available_passes() -> dict[str, Callable[[], type[ModulePass]]]:
     """xDSL's passes and ours."""
     return {**get_upstream_passes(), **get_all_passes()}
+
+
+@contextmanager
+def _no_garbage_collection() -> Generator[None]:
+    """
+    Programs are so many objects that looking for garbage among them takes a third of a compilation, in vain:
+    most of them live to its end.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def text_of(module: ModuleOp, *, locations: bool = False) -> str:
@@ -176,10 +193,11 @@ class Compilation:
         current = self._pending.pop(0)
         # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
         passes_to_run = current.passes if current.name != "onnx" or wanted == "onnx" else ()
-        for text in passes_to_run:
-            PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
-            if current.name != "mlir":
-                self._observe(text.partition("{")[0])
+        with _no_garbage_collection():
+            for text in passes_to_run:
+                PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
+                if current.name != "mlir":
+                    self._observe(text.partition("{")[0])
         if current.name != "mlir":  # mlir-opt verifies that one, and sooner
             self.module.verify()
         self._done.append(current.name)
@@ -211,7 +229,7 @@ class Compilation:
             model=self.model.name,
             target=self.options.target,
             memory=self.options.memory,
-            planner=self.options.planner,
+            planner=self.options.planner if self.options.memory == "pool" else "none",
             passes=self.steps,
             streams_weights=self.options.stream_weights,
             unshared_bytes=self._unshared_bytes,

@@ -27,6 +27,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "dnn-fuse-dequantization",
         "dnn-fuse-layers",
         "dnn-insert-memory-ops",
+        "dnn-recompute",
         "dnn-schedule",
         "dnn-split-weights",
         "dnn-stripe",
@@ -81,6 +82,8 @@ class Options:
     stripe_budget: float | None = None
     """Extra multiply-accumulates, in percent, that running in stripes of rows may cost; 0 turns stripes off.
     None: 5 for `optimize="memory"`, else 0."""
+    recompute_budget: float = 0
+    """Arithmetic, in percent, that may be done twice so that values need not be kept over the peak."""
     memory_limit: int | None = None
     """Bytes that the pool may have at most."""
     workspace_limit: int | None = None
@@ -117,8 +120,9 @@ class Options:
         for name, value in limits.items():
             if value is not None and not (isinstance(value, int) and value >= 0):
                 raise UsageError(f"{name} {value!r}: expected a whole number of bytes")
-        if self.stripe_budget is not None and not 0 <= self.stripe_budget < float("inf"):
-            raise UsageError(f"stripe budget {self.stripe_budget}: expected a percentage from 0 on")
+        for name, value in (("stripe", self.stripe_budget), ("recompute", self.recompute_budget)):
+            if value is not None and not 0 <= value < float("inf"):
+                raise UsageError(f"{name} budget {value}: expected a percentage from 0 on")
         if self.stripe_budget and (self.memory != "pool" or not self.reuse):
             raise UsageError(
                 f"stripe budget {self.stripe_budget}: stripes need memory 'pool', with buffers that are reused"
@@ -141,7 +145,6 @@ class Options:
         for option, given in (
             ("profile", self.profile),
             ("stream-weights", self.stream_weights),
-            ("stripe budget", self.stripe_budget),
         ):
             if given:
                 raise UsageError(f"{option}: not available for target '{self.target}'")
@@ -154,7 +157,7 @@ class Options:
     @property
     def stripes(self) -> float:
         """The budget for stripes in percent; 0 where there are none."""
-        if self.memory != "pool" or not self.reuse or self.is_cuda:
+        if self.memory != "pool" or not self.reuse:
             return 0.0
         if self.stripe_budget is not None:
             return self.stripe_budget
@@ -197,7 +200,7 @@ SEARCH_FACTOR = 4
 def _pool_conversion(options: Options, alignment: Mapping[str, int]) -> str:
     choices: dict[str, Any] = {"planner": options.planner, "reuse": options.reuse, **alignment}
     if options.optimize == "memory":
-        choices["nodes"] = SEARCH_FACTOR * 40_000
+        choices["nodes"] = SEARCH_FACTOR * 2_000
         if options.memory_limit is not None:
             choices["capacity"] = options.memory_limit
     return _spec("dnn-convert-to-pool", **choices)
@@ -216,11 +219,32 @@ def levers(options: Options) -> list[Options]:
     tries = [replace(options, optimize="memory")]
     if options.stripe_budget is None and tries[0].stripes:
         tries.append(replace(tries[0], stripe_budget=LAST_STRIPE_BUDGET))
+    if options.memory == "pool" and options.reuse:
+        tries.append(replace(tries[-1], recompute_budget=RECOMPUTE_BUDGET))
     return tries
+
+
+def _stripes(budget: float) -> list[str]:
+    """Images of a batch and heads of attention one after the other, then lines and tokens of each."""
+    return [
+        _spec("dnn-stripe", budget=budget, batch=True),
+        "dnn-expand-stripes",
+        _spec("dnn-stripe", budget=budget),
+        "dnn-expand-stripes",
+    ]
+
+
+def _recompute(options: Options) -> str:
+    limit = {} if options.memory_limit is None else {"limit": options.memory_limit}
+    return _spec("dnn-recompute", budget=options.recompute_budget, **limit)
 
 
 LAST_STRIPE_BUDGET = 25.0
 """Percent of extra arithmetic that is spent on stripes before a memory limit is refused."""
+
+
+RECOMPUTE_BUDGET = 25.0
+"""Percent of extra arithmetic that is spent on values computed again before a memory limit is refused."""
 
 
 def switched_off(options: Options) -> list[tuple[str, Options]]:
@@ -238,7 +262,7 @@ def switched_off(options: Options) -> list[tuple[str, Options]]:
     ):
         if not getattr(options, name):
             off[flag] = {name: True}
-    if options.stripe_budget == 0 and options.memory == "pool" and options.reuse and not options.is_cuda:
+    if options.stripe_budget == 0 and options.memory == "pool" and options.reuse:
         off["--stripe-budget 0%"] = {"stripe_budget": LAST_STRIPE_BUDGET}
     if len(off) > 1:
         off[" ".join(off)] = {name: value for change in off.values() for name, value in change.items()}
@@ -288,11 +312,8 @@ def stages(options: Options) -> list[Stage]:
                 "dce",
                 layouts,
                 *([_spec("dnn-schedule", **_more_states(options))] if options.reorder else []),
-                *(
-                    [_spec("dnn-stripe", budget=options.stripes), "dnn-expand-stripes"]
-                    if options.stripes
-                    else []
-                ),
+                *(_stripes(options.stripes) if options.stripes else []),
+                *([_recompute(options)] if options.recompute_budget else []),
             ],
         ),
         Stage("mem", memory),

@@ -182,6 +182,45 @@ def attention() -> ModelProto:
     return n.model({"x": (1, 6, 16)}, [n.op("MatMul", gelu, n.random(32, 16))])
 
 
+def sequences() -> ModelProto:
+    """Two sequences through masked attention, and what reduces, joins, pads and cuts tokens or their elements."""
+    n = Net()
+    x = n.op("LayerNormalization", n.op("Add", "x", n.random(1, 12, 16)), n.random(16), n.random(16))
+    qkv = n.op("Add", n.op("MatMul", x, n.random(16, 48)), n.random(48))
+    parts = n.op("Split", qkv, n.const([16, 16, 16], np.int64), outputs=3, axis=2)
+    q, k, v = (
+        n.op("Transpose", n.op("Reshape", part, n.const([2, 12, 4, 4], np.int64)), perm=perm)
+        for part, perm in zip(parts, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
+    )
+    mask = n.const(np.triu(np.full((12, 12), -1e4), 1))
+    s = n.op("Softmax", n.op("Add", n.op("MatMul", q, k), mask), axis=-1)
+    y = n.op("Transpose", n.op("MatMul", s, v), perm=[0, 2, 1, 3])
+    y = n.op("MatMul", n.op("Reshape", y, n.const([2, 12, 16], np.int64)), n.random(16, 16))
+    x = n.op("Add", x, y)
+    scale = n.op("ReduceMax", n.op("Abs", x), axes=[2], keepdims=1)
+    wide = n.op("Relu", n.op("MatMul", n.op("Div", x, scale), n.random(16, 96)))
+    wide = n.op("Concat", wide, n.op("Pad", x, n.const([0, 0, 2, 0, 0, 1], np.int64)), axis=2)
+    x = n.op("Softmax", n.op("MatMul", wide, n.random(115, 16)), axis=-1)
+    first, last, step = (n.const([i], np.int64) for i in (1, 11, 3))
+    some = n.op("Slice", x, first, last, n.const([1], np.int64), step)
+    table = n.op("Gather", n.random(16, 40), n.op("ArgMax", x, axis=2, keepdims=0), axis=0)
+    table = n.op("MatMul", n.op("Tanh", table), n.random(40, 3))
+    return n.model({"x": (2, 12, 16)}, [n.op("Reshape", some, n.const([8, 16], np.int64)), table])
+
+
+def kept() -> ModelProto:
+    """A value that is used first and last, while those in between take more memory: it may be computed again."""
+    n = Net()
+    h = n.op("Exp", "x")
+    wide = n.op("Mul", n.op("ReduceMax", h, axes=[1], keepdims=1), n.random(2, 1, 32))
+    wide = n.op("Softmax", n.op("Reshape", wide, n.const([1, 2048], np.int64)), axis=1)
+    narrow = n.op(
+        "ReduceSum", n.op("Reshape", wide, n.const([2, 32, 32], np.int64)), n.const([0], np.int64), keepdims=0
+    )
+    total = n.op("ReduceSum", n.op("Mul", h, narrow), n.const([1], np.int64), keepdims=0)
+    return n.model({"x": (32, 32)}, [n.op("Softmax", total, axis=0)])
+
+
 def aliases() -> ModelProto:
     """Values that are read in several ways, and outputs that are inputs, slices or each other."""
     n = Net()
@@ -243,6 +282,8 @@ NETS: dict[str, Callable[[], ModelProto]] = {
         yolo,
         shufflenet,
         attention,
+        sequences,
+        kept,
         aliases,
         overwritten,
         shared_weights,

@@ -1,15 +1,15 @@
 """A block of `dnn` value form as the planner of stripes sees it: ops on rows of values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from occamy_xdsl.analysis.in_place import in_place_operands
-from occamy_xdsl.analysis.regions import needs
+from occamy_xdsl.analysis.regions import captures
 from occamy_xdsl.dialects import dnn
-from occamy_xdsl.dialects.dnn.rows import ROWS, row_maps
+from occamy_xdsl.dialects.dnn.rows import RowMap, RowMaps, row_maps
 from occamy_xdsl.planning.stripes import Graph, RowOp, Value
 
 
@@ -19,17 +19,23 @@ class RowGraph:
 
     ops: tuple[dnn.KernelOp, ...]
     values: tuple[SSAValue, ...]
+    dims: Mapping[SSAValue, int]
+    """The dimension along which the rows of each value lie that an op can compute by rows."""
     graph: Graph
 
     @staticmethod
-    def of(block: Block, outputs: Sequence[SSAValue]) -> "RowGraph":
-        """`outputs` are returned or yielded; arguments, outputs and constants are not the function's memory."""
+    def of(block: Block, outputs: Sequence[SSAValue], dims: Mapping[SSAValue, int]) -> "RowGraph":
+        """
+        `outputs` are returned or yielded; arguments, outputs and constants are not the function's memory.
+
+        `dims` has the dimension along which the rows of each value lie, if any.
+        """
+        kernels = [op for op in block.ops if isinstance(op, dnn.KernelOp)]
         number: dict[SSAValue, int] = {}
         values = list[Value]()
 
         def add(value: SSAValue) -> int:
-            shape = dnn.shape_of(value)
-            rows = shape[ROWS] if len(shape) > ROWS else 1
+            rows = dnn.shape_of(value)[dims[value]] if value in dims else 1
             pinned = isinstance(value, BlockArgument) or value in outputs
             number[value] = len(values)
             values.append(Value(dnn.byte_size(value), max(rows, 1), pinned))
@@ -37,19 +43,24 @@ class RowGraph:
 
         for argument in block.args:
             add(argument)
-        kernels = [op for op in block.ops if isinstance(op, dnn.KernelOp)]
         ops = list[RowOp]()
         for op in kernels:
-            maps = row_maps(op)
+            maps = maps_of(op, dims)
+            rows_of = maps or [None] * len(op.operands)
+            # The rows that an op of the same segment has made lie along one dimension only.
             reads = [
-                (number[v], None if maps is None else maps[i]) for i, v in enumerate(needs(op)) if v in number
+                (number[v], m if m is not None and dims.get(v, m.dim) == m.dim else None)
+                for v, m in zip(op.operands, rows_of, strict=True)
+                if v in number
             ]
+            reads += [(number[v], None) for v in captures(op) if v in number]
             concat = isinstance(op, dnn.ConcatOp)
             ops.append(
                 RowOp(
                     tuple(reads),
                     tuple(add(r) for r in op.results),
                     work_of(op),
+                    whole_bytes(op, rows_of),
                     local=maps is not None,
                     view=isinstance(op, dnn.ShapeOp) and not concat,
                     join=concat,
@@ -57,7 +68,51 @@ class RowGraph:
                 )
             )
         graph = Graph(ops, values, [number[v] for v in outputs if v in number])
-        return RowGraph(tuple(kernels), tuple(number), graph)
+        return RowGraph(tuple(kernels), tuple(number), dims, graph)
+
+
+def maps_of(op: dnn.KernelOp, dims: Mapping[SSAValue, int]) -> RowMaps | None:
+    """The row maps of an op, None where it needs all that it reads whole."""
+    return row_maps(op, dims[op.results[0]]) if op.results[0] in dims else None
+
+
+def choose_dims(block: Block, *, batch: bool) -> dict[SSAValue, int]:
+    """
+    A dimension for the rows of each result of ops in value form that can compute them apart.
+
+    With `batch`, one of those of which each element is a problem of its own: images of a batch, heads of attention.
+    Else the lines of images, the tokens of sequences, or whatever else can be cut.
+
+    The rows of the first operand that has any go on if the op can compute them apart.
+    """
+    dims: dict[SSAValue, int] = {}
+    for op in block.ops:
+        if not isinstance(op, dnn.KernelOp) or not op.results:
+            continue
+        rank = len(dnn.shape_of(op.results[0]))
+        order = range(rank - 2) if batch else sorted(range(rank), key=lambda d: (d != rank - 2, d))
+        options = {d: maps for d in order if (maps := row_maps(op, d)) is not None}
+        goes_on = (
+            d
+            for i, v in enumerate(op.operands)
+            for d, maps in options.items()
+            if (rows_of := maps[i]) is not None and dims.get(v) == rows_of.dim
+        )
+        dim = next(goes_on, next(iter(options), None))
+        if dim is not None:
+            dims[op.results[0]] = dim
+    return dims
+
+
+def whole_bytes(op: dnn.KernelOp, maps: Sequence[RowMap | None]) -> int:
+    """
+    Bytes that an op reads for any rows of its result, weights too.
+
+    Not those of a convolution's filters, which meet all pixels of even one line: reading them takes no extra time.
+    """
+    if isinstance(op, dnn.ConvOp | dnn.ConvTransposeOp):
+        return 0
+    return sum(dnn.byte_size(v) for v, rows_of in zip(op.operands, maps, strict=True) if rows_of is None)
 
 
 def work_of(op: dnn.KernelOp) -> int:

@@ -1,7 +1,8 @@
-"""Linking objects into libraries and programs with the system C compiler."""
+"""Linking objects into libraries and programs with a C compiler, for this machine or another."""
 
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -10,6 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from occamy_xdsl.errors import UsageError
+
+HOST = platform.machine()
+"""The kind of processor that this runs on, as in LLVM's target triples."""
 
 TIME_LIMIT = 600.0
 """Seconds one link may take; gigabytes of weights are written in less."""
@@ -27,26 +31,35 @@ _WEIGHTS_ASSEMBLY = """\
 """
 
 
-def find_compiler() -> list[str]:
+def find_compiler(machine: str = HOST) -> list[str]:
     """
-    The command of the C compiler: OCCAMY_CC if it is set, else `cc` on PATH, else the ziglang wheel.
+    The command of the C compiler for a kind of processor, `x86_64` or `aarch64`.
 
-    Raises UsageError if there is none.
+    OCCAMY_CC if it is set; else `cc` on PATH, for another machine than this one its cross compiler; else the
+    ziglang wheel. Raises UsageError if there is none.
     """
     if command := os.environ.get("OCCAMY_CC"):
         return shlex.split(command)
-    if shutil.which("cc"):
-        return ["cc"]
+    compiler = "cc" if machine == HOST else f"{machine}-linux-gnu-gcc"
+    if shutil.which(compiler):
+        return [compiler]
     if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc"]
+        target = [] if machine == HOST else ["-target", f"{machine}-linux-gnu"]
+        return [sys.executable, "-m", "ziglang", "cc", *target]
+    if machine != HOST:
+        raise UsageError(
+            f"no C compiler to link with for {machine}: install {compiler}, or `pip install ziglang`, or set "
+            "OCCAMY_CC"
+        )
     raise UsageError(
         "no C compiler to link with: install gcc or clang, or `pip install ziglang`, or set OCCAMY_CC; "
         "running a model from Python needs none"
     )
 
 
-def _link(options: Sequence[str], objects: Sequence[Path], output: Path) -> None:
-    command = [*find_compiler(), *options, "-o", str(output), *map(str, objects), "-lm", "-lpthread"]
+def _link(options: Sequence[str], objects: Sequence[Path], output: Path, machine: str) -> None:
+    compiler = find_compiler(machine)
+    command = [*compiler, *options, "-o", str(output), *map(str, objects), "-lm", "-lpthread"]
     try:
         # Paths in the assembly of `embed_file` are relative to the folder of the objects.
         done = subprocess.run(
@@ -68,7 +81,12 @@ _REPRODUCIBLE = ("-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,-z,noexecstack")
 
 
 def link_shared(
-    objects: Sequence[Path], output: Path, exports: Sequence[str], *, soname: str | None = None
+    objects: Sequence[Path],
+    output: Path,
+    exports: Sequence[str],
+    *,
+    soname: str | None = None,
+    machine: str = HOST,
 ) -> None:
     """
     Link a shared library that exports only the symbols `exports`; `soname` is the name others know it by.
@@ -80,17 +98,17 @@ def link_shared(
     options = ["-shared", f"-Wl,--version-script={script.name}", *_REPRODUCIBLE]
     if soname is not None:
         options.append(f"-Wl,-soname,{soname}")
-    _link(options, objects, output)
+    _link(options, objects, output, machine)
 
 
-def link_executable(objects: Sequence[Path], output: Path) -> None:
+def link_executable(objects: Sequence[Path], output: Path, machine: str = HOST) -> None:
     """Link a program. All objects lie in one folder. Raises UsageError."""
-    _link(["-pie", *_REPRODUCIBLE], objects, output)
+    _link(["-pie", *_REPRODUCIBLE], objects, output, machine)
 
 
-def link_relocatable(objects: Sequence[Path], output: Path) -> None:
+def link_relocatable(objects: Sequence[Path], output: Path, machine: str = HOST) -> None:
     """Merge objects into one. All objects lie in one folder. Raises UsageError."""
-    _link(["-r", "-nostdlib"], objects, output)
+    _link(["-r", "-nostdlib"], objects, output, machine)
 
 
 def embed_file(file: Path, symbol: str, folder: Path) -> Path:

@@ -82,6 +82,13 @@ def place_windows(node: Node, kernel: Sequence[int], *, ceil_mode: bool = False)
         )
     ]
     pads = (*(begin for begin, _ in pairs), *(end for _, end in pairs))
+    if 0 in result and 0 not in sizes:
+        extents = [
+            window_extent(k, dilation) for k, dilation in zip(read.kernel, read.dilations, strict=True)
+        ]
+        node.reject(
+            f"a window of {extents} elements is larger than the input, {list(sizes)} and pads {list(pads)}"
+        )
     return Windows(read.kernel, read.strides, read.dilations, pads), result
 
 

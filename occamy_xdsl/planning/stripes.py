@@ -1,5 +1,6 @@
 """Striped execution: which parts of a network run in stripes of rows, and which rows each op computes when."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,12 @@ STRIPES = (2, 3, 4, 5, 7, 8, 10, 14, 16, 20, 28, 32, 56, 64)
 WORK_PER_BYTE = 3
 """Multiply-accumulates in the time that copying a byte between stripes takes."""
 
+WORK_PER_BYTE_READ = 2
+"""Multiply-accumulates in the time that reading a byte once more takes, of matrices that a cache does not keep."""
+
+CACHED = 1 << 20
+"""Bytes that a core's cache keeps from one stripe to the next: reading them again takes no time."""
+
 WORK_PER_CALL = 20_000
 """Multiply-accumulates in the time that one more call of a kernel takes."""
 
@@ -24,6 +31,9 @@ MODELLED = 4
 
 SLACK = 16
 """The share 1 / SLACK of the lowest peak is given up for fewer stripes."""
+
+CALLERS_SLACK = 64
+"""So is the share 1 / CALLERS_SLACK of the caller's own buffers, beside which it does not count."""
 
 LONGEST = 100
 """Most ops that run in stripes together."""
@@ -44,13 +54,15 @@ class RowOp:
     One op over values, which are numbered from 0. It may run in stripes if it is `local`.
 
     `reads` pairs each operand with its row map, None where it is needed whole. `work` is in multiply-accumulates
-    for all rows. A `view` needs no memory (a part of its operand), a `join` puts its operands together in
-    place. The result may take the place of a value in `inplace` that dies.
+    for all rows, `whole` are the bytes that any rows of the result need. A `view` needs no memory (a part of its
+    operand), a `join` puts its operands together in place. The result may take the place of a value in `inplace`
+    that dies.
     """
 
     reads: tuple[tuple[int, RowMap | None], ...]
     writes: tuple[int, ...]
     work: int = 0
+    whole: int = 0
     local: bool = False
     view: bool = False
     join: bool = False
@@ -169,17 +181,22 @@ def unroll(
 
 @dataclass(frozen=True)
 class Cost:
-    """What a segment costs: most bytes live inside it, work done twice, bytes copied, and pieces to run."""
+    """
+    What a segment costs: most bytes live inside it, work done twice, bytes copied and bytes read once more, and
+    pieces to run.
+    """
 
     peak: int
     extra_work: int
     copied: int
+    read: int
     pieces: int
 
     @property
     def rank(self) -> tuple[int, int]:
         """Extra work; and all that it costs in time, as multiply-accumulates."""
-        return self.extra_work, self.extra_work + WORK_PER_BYTE * self.copied + WORK_PER_CALL * self.pieces
+        time = WORK_PER_BYTE * self.copied + WORK_PER_BYTE_READ * self.read + WORK_PER_CALL * self.pieces
+        return self.extra_work, self.extra_work + time
 
 
 class Graph:
@@ -193,6 +210,8 @@ class Graph:
         for k, op in enumerate(ops):
             for value, _ in op.reads:
                 self.readers.setdefault(value, []).append(k)
+        self._inside: dict[tuple[int, int], list[int]] = {}
+        self._around: dict[tuple[int, int], tuple[int, int]] = {}
         self._root = list(range(len(values)))
         for op in ops:
             if op.view and op.reads:
@@ -234,14 +253,18 @@ class Graph:
             change[max(first, 0)] += self.bytes_of(root)
             change[min(last, len(self.ops)) + 1] -= self.bytes_of(root)
         live = list(accumulate(change))[: len(self.ops)]
-        for k, op in enumerate(self.ops):
-            result = self.root(op.writes[0])
-            for value in op.inplace:
-                root = self.root(value)
-                if root != result and root == value and self.lives[root][1] == k:
-                    live[k] -= min(self.bytes_of(result), self.bytes_of(root))
-                    break
+        for k in range(len(self.ops)):
+            live[k] -= self._saved_in_place(k, lambda root, k=k: self.lives[root][1] == k)
         return live
+
+    def _saved_in_place(self, k: int, dies: Callable[[int], bool]) -> int:
+        """Bytes that op `k` needs less, since its result takes the place of a storage that `dies` there."""
+        result = self.root(self.ops[k].writes[0])
+        for value in self.ops[k].inplace:
+            root = self.root(value)
+            if root != result and root == value and dies(root):
+                return min(self.bytes_of(result), self.bytes_of(root))
+        return 0
 
     @cached_property
     def crossing(self) -> list[int]:
@@ -253,32 +276,44 @@ class Graph:
                 change[min(last, len(self.ops)) + 1] -= self.bytes_of(root)
         return list(accumulate(change))[: len(self.ops) + 1]
 
-    @cached_property
-    def furthest(self) -> list[int]:
-        """
-        For each op, the largest end of a segment that starts there.
-
-        Ops that are not local may lie between the segment's own if they can run before it, and what an op of
-        the segment needs whole must come from outside.
-        """
-        source = list[int]()  # the last local op that an op that is not local depends on
-        needs = list[int]()  # a segment that holds this op must start after it
-        for k, op in enumerate(self.ops):
-            writers = [
-                self.writer[v] for v, rows_of in op.reads if v in self.writer and not (op.local and rows_of)
-            ]
-            needs.append(max((source[w] for w in writers), default=-1))
-            source.append(k if op.local else needs[k])
-        furthest = [0] * len(self.ops)
-        for first in range(len(self.ops)):
-            furthest[first] = next(
-                (k for k in range(first, len(self.ops)) if needs[k] >= first), len(self.ops)
-            )
-        return furthest
-
     def inside(self, first: int, last: int) -> list[int]:
-        """The ops of a segment: those among [first, last) that are local. The others run before it."""
-        return [k for k in range(first, last) if self.ops[k].local]
+        """
+        The ops of a segment: the local ones among [first, last), but for those that others of them need whole.
+
+        These, and the ops that are not local, run before the segment.
+        """
+        if (first, last) not in self._inside:
+            before = set[int]()
+            for k in reversed(range(first, last)):
+                if not self.ops[k].local or any(
+                    reader in before or (reader < last and not self._by_rows(reader, value))
+                    for value in self.ops[k].writes
+                    for reader in self.readers.get(value, ())
+                ):
+                    before.add(k)
+            self._inside[first, last] = [k for k in range(first, last) if k not in before]
+        return self._inside[first, last]
+
+    def connected(self, first: int, last: int) -> bool:
+        """Whether a segment is more than several that have nothing to do with each other."""
+        parts = {k: i for i, k in enumerate(self.inside(first, last))}
+        merged = list(range(len(parts)))
+
+        def part(i: int) -> int:
+            while merged[i] != i:
+                i = merged[i]
+            return i
+
+        for k, i in parts.items():
+            for value, _ in self.ops[k].reads:
+                writer = parts.get(self.writer.get(value, -1))
+                if writer is not None:
+                    merged[part(writer)] = part(i)
+        return sum(i == own for i, own in enumerate(merged)) == 1
+
+    def _by_rows(self, reader: int, value: int) -> bool:
+        """Whether an op needs only some rows of a value for some rows of its result."""
+        return all(rows_of is not None for v, rows_of in self.ops[reader].reads if v == value)
 
     def leaving(self, first: int, last: int) -> list[int]:
         """Values that a segment writes and others read, or that are returned."""
@@ -289,19 +324,44 @@ class Graph:
             if v in self.outputs or any(r >= last for r in self.readers.get(v, ()))
         ]
 
-    def outside(self, first: int, last: int) -> int:
-        """Bytes of the values that are whole while ops [first, last) run in stripes."""
-        return sum(
-            size
-            for size, born, dead in self._spans
-            if born < last and dead >= first and (born < first or dead >= last or not self.ops[born].local)
-        )
+    def around(self, first: int, last: int) -> tuple[int, int]:
+        """
+        Most bytes live while the ops among [first, last) run that come before the stripes, and the bytes of the
+        values that are whole while the stripes run.
+        """
+        if (first, last) not in self._around:
+            inside = set(self.inside(first, last))
+            before = {k: i for i, k in enumerate(k for k in range(first, last) if k not in inside)}
+            end = len(before)
+            change = [0] * (end + 2)
+            dies: dict[int, int] = {}
+            for root, touches in self._touches:
+                born, dead = touches[0], touches[-1]
+                if dead < first or born >= last:
+                    continue
+                early = [before[k] for k in touches if k in before]
+                if first <= born and dead < last and not early:
+                    continue  # never whole
+                in_stripes = dead >= last or any(k in inside for k in touches)
+                dies[root] = end if in_stripes else max(early)
+                change[0 if born < first else min(early, default=end)] += self.bytes_of(root)
+                change[dies[root] + 1] -= self.bytes_of(root)
+            live = list(accumulate(change))
+            for k, i in before.items():
+                live[i] -= self._saved_in_place(k, lambda root, i=i: dies.get(root) == i)
+            self._around[first, last] = max(live[:end], default=0), live[end]
+        return self._around[first, last]
 
     @cached_property
-    def _spans(self) -> list[tuple[int, int, int]]:
-        """Bytes, first and last op of each storage that costs something."""
-        spans = ((self.bytes_of(root), *span) for root, span in self.lives.items())
-        return [span for span in spans if span[0]]
+    def _touches(self) -> list[tuple[int, list[int]]]:
+        """Each storage that costs something, and the ops that write or read it, in order."""
+        touches: dict[int, set[int]] = {}
+        for k, op in enumerate(self.ops):
+            for value in (*op.writes, *(v for v, _ in op.reads)):
+                touches.setdefault(self.root(value), set()).add(k)
+        for root, (first, last) in self.lives.items():
+            touches.setdefault(root, set()).update((first, last))
+        return [(root, sorted(ops)) for root, ops in touches.items() if self.bytes_of(root)]
 
     def cost(self, first: int, last: int, ends: Sequence[int], halo: Halo) -> Cost:
         """
@@ -319,6 +379,7 @@ class Graph:
         repeats[-1] += len(ends) - len(shown)
         whole = {self.root(v) for v in outputs}
         steps = sum(map(len, stripes))
+        read = sum(op.whole for op in ops)
         change = [0] * (steps + 1)
         copied = work = calls = at = 0
         waiting: dict[int, tuple[int, int]] = {}  # op -> (step since which its halo waits, bytes)
@@ -363,9 +424,11 @@ class Graph:
                     copied += repeats[s] * held
             at += len(pieces)
             calls += repeats[s] * len(pieces)
-        peak = self.outside(first, last) + max(accumulate(change))
+        before, whole = self.around(first, last)
+        peak = max(before, whole + max(accumulate(change)))
         extra = work - sum(op.work for op in ops) if halo == "recompute" else 0
-        return Cost(peak, max(extra, 0), copied, calls)
+        again = read * (len(ends) - 1) if read > CACHED else 0
+        return Cost(peak, max(extra, 0), copied, again, calls)
 
 
 def find_stripes(graph: Graph, budget: float) -> Plan:
@@ -376,8 +439,8 @@ def find_stripes(graph: Graph, budget: float) -> Plan:
     as the work that could be done in their time. Among plans of one peak, the one with the least work done
     twice, then the least of all three. Only around ops that run above the peak sought are segments formed.
 
-    The peak is sought by bisection down to 1 percent, then raised by 1 / SLACK. For each one, the cheapest way
-    through the ops is a shortest path over the places where segments may end.
+    The peak is sought by bisection down to 1 percent, then raised by a little for far fewer stripes. For each one,
+    the cheapest way through the ops is a shortest path over the places where segments may end.
     """
     search = _Search(graph)
     most = int(budget * sum(op.work for op in graph.ops))
@@ -392,8 +455,9 @@ def find_stripes(graph: Graph, budget: float) -> Plan:
             best, high = plan, min(middle, plan.peak)
     if not best.segments:
         return best
-    # Slightly taller stripes are far fewer, and so are the calls and kernels.
-    return search.path(min(best.peak + best.peak // SLACK, max(graph.plain) - 1), most) or best
+    callers = sum(value.bytes for value in graph.values if value.pinned)
+    enough = best.peak + max(best.peak // SLACK, callers // CALLERS_SLACK)
+    return search.path(min(enough, max(graph.plain) - 1), most) or best
 
 
 class _Search:
@@ -402,30 +466,37 @@ class _Search:
         self.costs: dict[Segment, Cost] = {}
         crossing = [1 << 62, *graph.crossing, 1 << 62]
         local = [False, *(op.local for op in graph.ops), False]
+        whole = [any(rows_of is None and v in graph.writer for v, rows_of in op.reads) for op in graph.ops]
         self.ends = [
             b
             for b in range(len(graph.ops) + 1)
-            if crossing[b] >= crossing[b + 1] <= crossing[b + 2] or local[b] != local[b + 1]
+            if crossing[b] >= crossing[b + 1] <= crossing[b + 2]
+            or local[b] != local[b + 1]
+            or (b < len(graph.ops) and whole[b])
         ]
 
     def options(self, first: int, last: int, target: int) -> tuple[Segment, Cost] | None:
         """The cheapest way to run ops [first, last) in stripes below `target` bytes."""
         graph = self.graph
         rows = graph.values[graph.leaving(first, last)[-1]].rows
-        found: tuple[Segment, Cost] | None = None
-        for halo in ("keep", "recompute"):
-            for count in STRIPES:
-                if count > rows:
-                    break
-                segment = Segment(first, last, stripe_ends(rows, count), halo)
-                if segment not in self.costs:
-                    self.costs[segment] = graph.cost(first, last, segment.ends, halo)
-                cost = self.costs[segment]
-                if cost.peak <= target:
-                    if found is None or cost.rank < found[1].rank:
-                        found = (segment, cost)
-                    break
-        return found
+        counts = [count for count in STRIPES if count <= rows]
+
+        def model(count: int, halo: Halo) -> tuple[Segment, Cost]:
+            segment = Segment(first, last, stripe_ends(rows, count), halo)
+            if segment not in self.costs:
+                self.costs[segment] = graph.cost(first, last, segment.ends, halo)
+            return segment, self.costs[segment]
+
+        def fewest(halo: Halo) -> tuple[Segment, Cost] | None:
+            # More stripes are lower ones and need less, but for rounding: a few that are fewer may do, too.
+            at = bisect_left(counts, True, key=lambda count: model(count, halo)[1].peak <= target)
+            if at == len(counts):
+                return None
+            likely = (model(count, halo) for count in counts[max(at - 3, 0) : at + 1])
+            return next(option for option in likely if option[1].peak <= target)
+
+        # Rows that are kept are never computed twice, which is what counts first.
+        return fewest("keep") or fewest("recompute")
 
     def path(self, target: int, most: int) -> Plan | None:
         """The cheapest plan whose peak is at most `target`, with at most `most` extra work."""
@@ -447,9 +518,11 @@ class _Search:
             if b not in allowed:
                 continue
             for end in places:
-                if not b < end <= min(b + LONGEST, graph.furthest[b]) or critical[b] == critical[end]:
+                if not b < end <= b + LONGEST or critical[b] == critical[end]:
                     continue
-                if not graph.leaving(b, end) or graph.outside(b, end) > target:
+                if b not in graph.inside(b, end) or max(graph.around(b, end)) > target:
+                    continue
+                if not graph.connected(b, end):
                     continue
                 option = self.options(b, end, target)
                 if option is None:

@@ -81,6 +81,7 @@ class MemoryReport:
     target: str
     memory: str
     planner: str
+    """What placed the buffers; `none` without a pool."""
     weights_bytes: int
     """Weights as the model holds them, each tensor once."""
     pool_bytes: int

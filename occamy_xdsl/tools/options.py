@@ -55,6 +55,13 @@ class CompileOptions:
             "5% with --optimize memory, else 0%, which is off.",
         ),
     ] = None
+    recompute_budget: Annotated[
+        str,
+        typer.Option(
+            metavar="PERCENT",
+            help="Extra arithmetic that computing values again, rather than keeping them, may cost.",
+        ),
+    ] = "0%"
     memory_limit: Annotated[
         str | None, typer.Option(metavar="64MiB", help="Largest pool allowed; exit 4 where it cannot be met.")
     ] = None
@@ -107,7 +114,10 @@ class CompileOptions:
             in_place=not self.no_inplace,
             reorder=not self.no_reorder,
             memory_limit=None if self.memory_limit is None else parse_size(self.memory_limit),
-            stripe_budget=None if self.stripe_budget is None else _percent(self.stripe_budget),
+            stripe_budget=None
+            if self.stripe_budget is None
+            else _percent("stripe-budget", self.stripe_budget),
+            recompute_budget=_percent("recompute-budget", self.recompute_budget),
             workspace_limit=None if self.workspace_limit is None else parse_size(self.workspace_limit),
         )
         if self.print_pipeline:
@@ -130,12 +140,12 @@ class CompileOptions:
         return Compilation(model, options, self.save_temps)
 
 
-def _percent(text: str) -> float:
+def _percent(option: str, text: str) -> float:
     """`5%` or `5` as 5.0. Raises UsageError."""
     try:
         return float(text.removesuffix("%"))
     except ValueError:
-        raise UsageError(f"--stripe-budget {text}: expected a percentage such as 5%") from None
+        raise UsageError(f"--{option} {text}: expected a percentage such as 5%") from None
 
 
 def _default(option: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, NoneAttr, TensorType
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -53,9 +53,8 @@ class DnnAssignLayoutsPass(ModulePass):
     """Whether the target computes channels-last, as the kernels for CPUs do; cuDNN in f32 takes row-major."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                assign(function.body.block, self.channels_last)
+        for function in dnn.functions_in("value", op, self.name):
+            assign(function.body.block, self.channels_last)
 
 
 def assign(block: Block, channels_last: bool = True) -> None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -54,29 +56,31 @@ class DnnBorrowOutputsPass(ModulePass):
     """Bytes to which places within an output are aligned, relative to its start."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                borrow(function, self.alignment)
+        for function in dnn.functions_in("buffer", op, self.name):
+            borrow(function, self.alignment)
 
 
 def borrow(function: FuncOp, alignment: int) -> None:
     block = function.body.block
     table = liveness(block)
     lenders = _lenders(output_arguments(function), table)
-    ranges = list(table.ranges)
+    ranges = {r.buffer: r for r in table.ranges}
+    live = np.array(table.timeline(), np.int64)
     while ranges and lenders:
-        timeline = LivenessTable(table.ops, tuple(ranges)).timeline()
-        peak = max(timeline)
-        at = timeline.index(peak)
+        busiest = (live == live.max()).nonzero()[0]
 
-        def left(life: LiveRange, timeline: list[int] = timeline, peak: int = peak) -> tuple[int, int]:
-            """Positions that stay at the peak without `life`; then the largest first."""
-            return timeline.count(peak) - timeline[life.first : life.last + 1].count(peak), -life.bytes
+        def freed(life: LiveRange, busiest: NDArray[np.int64] = busiest) -> tuple[int, int]:
+            """Positions at the peak that `life` covers, and its bytes."""
+            begin, end = busiest.searchsorted((life.first, life.last + 1))
+            return int(end - begin), life.bytes
 
-        for life in sorted((r for r in ranges if r.first <= at <= r.last), key=left):
+        at = int(busiest[0])
+        for life in sorted((r for r in ranges.values() if r.first <= at <= r.last), key=freed, reverse=True):
             place = next((p for lender in lenders if (p := lender.place(life, alignment))), None)
             if place is not None:
-                ranges.remove(life)
+                del ranges[life.buffer]
+                for first, last in life.segments:
+                    live[first : last + 1] -= life.bytes
                 _move(*place)
                 break
         else:

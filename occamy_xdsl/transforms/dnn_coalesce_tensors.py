@@ -1,9 +1,11 @@
 """`dnn-coalesce-tensors`: tensors share memory: views instead of copies, results in place of dying operands."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -68,9 +70,8 @@ class DnnCoalesceTensorsPass(ModulePass):
     """Whether results take the place of operands that die."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                coalesce(function, views=self.views, in_place=self.in_place)
+        for function in dnn.functions_in("buffer", op, self.name):
+            coalesce(function, views=self.views, in_place=self.in_place)
 
 
 def coalesce(function: FuncOp, *, views: bool, in_place: bool) -> None:
@@ -123,7 +124,9 @@ class Lives:
             for op in ops_of(block)
             if isinstance(op, dnn.MallocOp) and op.buffer in self.segments
         }
-        self.peak = self.peak_of(self.segments)
+        sized = ((parts, self.bytes[root]) for root, parts in self.segments.items() if root in self.bytes)
+        self.live = np.array(timeline_of(sized, len(self.ops)), np.int64)
+        """Bytes live at each position; the caller's buffers cost nothing."""
         self.overwritten: dict[Operation, int] = {}
         """Where an op that works in place writes over what a `dnn.copy` has written."""
         self.shared: dict[SSAValue, set[int]] = {}
@@ -147,20 +150,34 @@ class Lives:
         """Whether a buffer is live at `op` and not after it."""
         return any(last == self.position[op] for _, last in self.segments[root])
 
-    def merged(self, gone: SSAValue, into: SSAValue) -> dict[SSAValue, tuple[Segment, ...]]:
-        """When buffers are live after `gone` has become part of `into`."""
-        lives = dict(self.segments)
-        lives[into] = united(lives.pop(gone), lives.get(into, ()))
-        return lives
+    def merged(self, gone: SSAValue, into: SSAValue) -> tuple[Segment, ...]:
+        """When `into` is live once `gone` has become part of it."""
+        return united(self.segments[gone], self.segments.get(into, ()))
 
-    def peak_of(self, lives: dict[SSAValue, tuple[Segment, ...]]) -> int:
-        """Most bytes live at one position; the caller's buffers cost nothing."""
-        sized = ((parts, self.bytes[root]) for root, parts in lives.items() if root in self.bytes)
-        return max(timeline_of(sized, len(self.ops)), default=0)
+    def changes(self, gone: SSAValue, into: SSAValue) -> Iterator[tuple[Segment, int]]:
+        """By how many bytes more is live at which positions once `gone` has become part of `into`."""
+        yield from ((part, -self.bytes[gone]) for part in self.segments[gone])
+        if into in self.bytes:
+            size = self.bytes[into]
+            yield from ((part, -size) for part in self.segments[into])
+            yield from ((part, size) for part in self.merged(gone, into))
+
+    def raises_peak(self, gone: SSAValue, into: SSAValue) -> bool:
+        """Whether more bytes than now are live somewhere once `gone` has become part of `into`."""
+        if into not in self.bytes:
+            return False
+        parts = self.merged(gone, into)
+        begin, end = parts[0][0], parts[-1][1] + 1
+        live = self.live[begin:end].copy()
+        for (first, last), size in self.changes(gone, into):
+            live[first - begin : last + 1 - begin] += size
+        return bool((live > self.live.max()).any())
 
     def merge(self, gone: SSAValue, into: SSAValue) -> None:
-        self.segments = self.merged(gone, into)
-        self.peak = self.peak_of(self.segments)
+        for (first, last), size in self.changes(gone, into):
+            self.live[first : last + 1] += size
+        self.segments[into] = self.merged(gone, into)
+        del self.segments[gone]
         if gone in self.shared or into in self.shared:
             self.shared[into] = self.shared.get(into, set()) | self.shared.pop(gone, set())
         if self.block[gone] is not self.block.get(into):
@@ -260,7 +277,7 @@ def forward_destination(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bo
         return False
     if not straight and not (_is_visible(whole, operand) and lives.exclude(operand, target)):
         return False
-    if lives.peak_of(lives.merged(operand, whole)) > lives.peak:
+    if lives.raises_peak(operand, whole):
         return False
     if plan_views(operand, dnn.strides_of(target)) is None:
         return False
@@ -343,7 +360,7 @@ def _may_reuse(target: SSAValue, operand: SSAValue, lives: Lives) -> bool:
         target not in lives.shared
         and _is_visible(root_of(operand), target)
         and lives.exclude(target, operand)
-        and lives.peak_of(lives.merged(target, root_of(operand))) <= lives.peak
+        and not lives.raises_peak(target, root_of(operand))
     )
 
 
@@ -357,13 +374,15 @@ def erase_unused(block: Block) -> None:
 
 def place_mallocs(block: Block) -> None:
     """Moves each `dnn.malloc`, and each view, right before the first op that uses it, itself or in its regions."""
-    for op in reversed(list(block.ops)):
+    ops = list(block.ops)
+    # Right before an op is after all that moved there before: its place and the number of the move.
+    places: dict[Operation, tuple[float, ...]] = {op: (i,) for i, op in enumerate(ops)}
+    for move, op in enumerate(reversed(ops)):
         if not isinstance(op, dnn.ViewOp | dnn.MallocOp):
             continue
-        first, *rest = (ancestor_in(block, use.operation) for use in op.results[0].uses)
-        for user in rest:
-            if user.is_before_in_block(first):
-                first = user
+        users = (ancestor_in(block, use.operation) for use in op.results[0].uses)
+        first = min(users, key=lambda user: (*places[user], math.inf))
+        places[op] = (*places[first], move)
         if op.next_op is not first:
             op.detach()
             block.insert_op_before(op, first)

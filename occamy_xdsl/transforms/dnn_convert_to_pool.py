@@ -60,7 +60,7 @@ class DnnConvertToPoolPass(ModulePass):
     """Bytes to which every buffer's offset is aligned."""
     reuse: bool = True
     """Whether buffers that are never live together may share bytes."""
-    nodes: int = 40_000
+    nodes: int = 2_000
     """Nodes of the search tree that the planner may visit."""
     capacity: int | None = None
     """Bytes at which a pool is small enough, and the search may stop."""
@@ -69,9 +69,10 @@ class DnnConvertToPoolPass(ModulePass):
         if self.planner not in PLANNERS:
             known = ", ".join(PLANNERS)
             raise PassFailedException(f"{self.name}: no planner '{self.planner}', choose one of {known}")
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                self.convert(function)
+        if self.alignment < 1 or self.alignment & (self.alignment - 1):
+            raise PassFailedException(f"{self.name}: alignment must be a power of two, got {self.alignment}")
+        for function in dnn.functions_in("buffer", op, self.name):
+            self.convert(function)
 
     def convert(self, function: FuncOp) -> None:
         block = function.body.block

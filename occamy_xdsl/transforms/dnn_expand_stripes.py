@@ -12,7 +12,7 @@ from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.analysis.row_graph import RowGraph
 from occamy_xdsl.dialects import dnn
-from occamy_xdsl.dialects.dnn.rows import ROWS, on_rows, row_maps, slice_rows, with_rows
+from occamy_xdsl.dialects.dnn.rows import on_rows, row_maps, slice_rows, with_rows
 from occamy_xdsl.planning.stripes import Halo, Piece, unroll
 
 
@@ -31,7 +31,7 @@ class DnnExpandStripesPass(ModulePass):
     Before:
 
     ```mlir
-    %y = dnn.stripe ins(%x, %w : ..) {ends = array<i64: 4, 8>, halo = "keep"} -> tensor<1x4x8x8xf32> body {
+    %y = dnn.stripe ins(%x, %w : ..) {dims = array<i64: 2>, ends = array<i64: 4, 8>, ..} -> tensor<1x4x8x8xf32> body {
     ^bb0(%a : tensor<1x3x8x8xf32>, %f : tensor<4x3x3x3xf32>):
       %c = dnn.conv input(%a : ..) filter(%f : ..) {pads = array<i64: 1, 1, 1, 1>, ..} -> tensor<1x4x8x8xf32>
       dnn.yield %c : tensor<1x4x8x8xf32>
@@ -59,16 +59,17 @@ class DnnExpandStripesPass(ModulePass):
 def expand(stripe: dnn.StripeOp) -> None:
     block = stripe.body.block
     last = cast(dnn.YieldOp, block.last_op)
-    _Expansion(stripe, RowGraph.of(block, last.values)).run(last.values)
+    _Expansion(stripe, RowGraph.of(block, last.values, stripe.row_dims())).run(last.values)
 
 
 @dataclass
 class _Rows:
-    """Rows [begin, end) of a value, as a tensor of their own."""
+    """Rows [begin, end) of a value along dimension `dim`, as a tensor of their own."""
 
     tensor: SSAValue
     begin: int
     end: int
+    dim: int
 
 
 class _Expansion:
@@ -117,24 +118,29 @@ class _Expansion:
     def compute(self, piece: Piece, parts: dict[SSAValue, list[_Rows]]) -> None:
         """The op of a piece on its rows, with the rows left by the stripe before it put in front."""
         op = self.body.ops[piece.op]
-        maps = row_maps(op)
+        value = op.results[0]
+        dim = self.body.dims[value]
+        maps = row_maps(op, dim)
         assert maps is not None
         operands = list[SSAValue]()
-        for value, rows_of in zip(op.operands, maps, strict=True):
+        for operand, rows_of in zip(op.operands, maps, strict=True):
             if rows_of is None:
-                operands.append(self.outer[value])
+                operands.append(self.outer[operand])
+            elif operand in self.outer:
+                outer = self.outer[operand]
+                whole = _Rows(outer, 0, dnn.shape_of(outer)[rows_of.dim], rows_of.dim)
+                operands.append(self.cut(whole, *rows_of(piece.begin, piece.end), op))
             else:
-                operands.append(self.rows(value, *rows_of(piece.begin, piece.end), op))
-        value = op.results[0]
-        new = self.insert(on_rows(op, operands, piece.begin, piece.end), op)
+                operands.append(self.cut(self.at_hand[operand], *rows_of(piece.begin, piece.end), op))
+        new = self.insert(on_rows(op, dim, operands, piece.begin, piece.end), op)
         if value in parts:
             # Rows that were computed again are there already.
             done = parts[value][-1].end if parts[value] else 0
-            fresh = self.cut(_Rows(new, piece.begin, piece.end), done, piece.end, op)
-            parts[value].append(_Rows(fresh, done, piece.end))
+            fresh = self.cut(_Rows(new, piece.begin, piece.end, dim), done, piece.end, op)
+            parts[value].append(_Rows(fresh, done, piece.end, dim))
         if piece.stored < piece.begin:
-            new = self.joined([self.rows(value, piece.stored, piece.begin, op), new], op)
-        self.at_hand[value] = _Rows(new, piece.stored, piece.end)
+            new = self.joined([self.cut(self.at_hand[value], piece.stored, piece.begin, op), new], op)
+        self.at_hand[value] = _Rows(new, piece.stored, piece.end, dim)
 
     def leave(self, piece: Piece, follower: Piece | None) -> None:
         """Keeps the rows of a value that the next stripe needs again, so that the others may die."""
@@ -148,36 +154,24 @@ class _Expansion:
         if self.stripe.halo.data != "keep":
             return
         rows = self.cut(have, follower.stored, have.end, op)
-        copy = dnn.CopyOp(rows, with_rows(value.type, have.end - follower.stored), keep=True)
+        type = with_rows(value.type, have.end - follower.stored, have.dim)
+        copy = dnn.CopyOp(rows, type, keep=True)
         copy.results[0].name_hint = value.name_hint
-        self.at_hand[value] = _Rows(self.insert(copy, op), follower.stored, have.end)
+        self.at_hand[value] = _Rows(self.insert(copy, op), follower.stored, have.end, have.dim)
 
-    def rows(self, value: SSAValue, begin: int, end: int, like: Operation) -> SSAValue:
-        """Rows of an inner or an outer value."""
-        if value in self.outer:
-            outer = self.outer[value]
-            return self.cut(
-                _Rows(outer, 0, dnn.shape_of(outer)[self.dim(value, like)]), begin, end, like, value
-            )
-        return self.cut(self.at_hand[value], begin, end, like)
-
-    def dim(self, value: SSAValue, like: Operation) -> int:
-        """The dimension of an operand of `like` that holds its rows."""
-        return ROWS - len(dnn.shape_of(like.results[0])) + len(dnn.shape_of(value))
-
-    def cut(
-        self, rows: _Rows, begin: int, end: int, like: Operation, value: SSAValue | None = None
-    ) -> SSAValue:
+    def cut(self, rows: _Rows, begin: int, end: int, like: Operation) -> SSAValue:
+        """Rows [begin, end) of those given."""
         if (begin, end) == (rows.begin, rows.end):
             return rows.tensor
-        dim = ROWS if value is None else self.dim(value, like)
-        return self.insert(slice_rows(rows.tensor, begin - rows.begin, end - rows.begin, dim), like)
+        return self.insert(slice_rows(rows.tensor, begin - rows.begin, end - rows.begin, rows.dim), like)
 
     def joined(self, tensors: Sequence[SSAValue], like: Operation) -> SSAValue:
         """Rows after each other, in the order of dimensions of the op's result."""
         if len(tensors) == 1:
             return tensors[0]
-        op = dnn.ConcatOp(tensors, ROWS)
-        rows = dnn.shape_of(op.results[0])[ROWS]
-        Rewriter.replace_value_with_new_type(op.results[0], with_rows(like.results[0].type, rows))
+        value = like.results[0]
+        dim = self.body.dims[value]
+        op = dnn.ConcatOp(tensors, dim)
+        type = with_rows(value.type, dnn.shape_of(op.results[0])[dim], dim)
+        Rewriter.replace_value_with_new_type(op.results[0], type)
         return self.insert(op, like)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp, TensorType, f32
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -62,11 +61,10 @@ class DnnFuseDequantizationPass(ModulePass):
     name = "dnn-fuse-dequantization"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                for layer in list(ops_of(function.body.block)):
-                    if isinstance(layer, dnn.MatmulOp | dnn.ConvOp):
-                        fuse(layer)
+        for function in dnn.functions_in("value", op, self.name):
+            for layer in list(ops_of(function.body.block)):
+                if isinstance(layer, dnn.MatmulOp | dnn.ConvOp):
+                    fuse(layer)
 
 
 @dataclass(frozen=True)

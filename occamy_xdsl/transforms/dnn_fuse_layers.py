@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -87,10 +86,9 @@ class DnnFuseLayersPass(ModulePass):
     """Whether convolutions may get prologues and joined inputs, which not every target has kernels for."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                for block in blocks_of(function.body.block):
-                    fuse_block(block, inputs=self.inputs)
+        for function in dnn.functions_in("value", op, self.name):
+            for block in blocks_of(function.body.block):
+                fuse_block(block, inputs=self.inputs)
 
 
 def fuse_block(block: Block, *, inputs: bool) -> None:
@@ -425,24 +423,25 @@ def can_join(op: Operation) -> bool:
 
 
 def share_prefix(op: dnn.ConcatOp) -> None:
-    """Lets a long concatenation start with the result of an earlier one of its first inputs."""
-    if len(op.ins) <= MOST_PARTS:
-        return
-    users = [use.operation for use in op.ins[0].uses]
-    earlier = [
-        user
-        for user in users
-        if isinstance(user, dnn.ConcatOp)
-        and user.axis == op.axis
-        and 1 < len(user.ins) < len(op.ins)
-        and tuple(user.ins) == tuple(op.ins[: len(user.ins)])
-        and user.parent is op.parent
-        and user.is_before_in_block(op)
-    ]
-    if not earlier:
-        return
-    longest = max(earlier, key=lambda user: len(user.ins))
-    replace(op, op.rebuilt(groups={"ins": [longest.results[0], *op.ins[len(longest.ins) :]]}))
+    """Lets a long concatenation start with the result of an earlier one of its first inputs, until it is short."""
+    while len(op.ins) > MOST_PARTS:
+        users = [use.operation for use in op.ins[0].uses]
+        earlier = [
+            user
+            for user in users
+            if isinstance(user, dnn.ConcatOp)
+            and user.axis == op.axis
+            and 1 < len(user.ins) < len(op.ins)
+            and tuple(user.ins) == tuple(op.ins[: len(user.ins)])
+            and user.parent is op.parent
+            and user.is_before_in_block(op)
+        ]
+        if not earlier:
+            return
+        longest = max(earlier, key=lambda user: len(user.ins))
+        shorter = op.rebuilt(groups={"ins": [longest.results[0], *op.ins[len(longest.ins) :]]})
+        replace(op, shorter)
+        op = cast(dnn.ConcatOp, shorter)
 
 
 def fuse_into_convolutions(op: dnn.ElementwiseOp) -> None:

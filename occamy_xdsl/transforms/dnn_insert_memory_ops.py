@@ -89,18 +89,15 @@ class DnnInsertMemoryOpsPass(ModulePass):
     """Where allocations and deallocations go."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                if len(function.body.blocks) != 1:
-                    raise PassFailedException(f"function {function.sym_name.data} must have one block")
-                _Insertion(function).run()
-                match self.mode:
-                    case "liveness":
-                        insert_deallocs(function.body.block)
-                    case "eager":
-                        _allocate_eagerly(function.body.block)
-                    case "lazy":
-                        _allocate_lazily(function.body.block)
+        for function in dnn.functions_in("value", op, self.name):
+            _Insertion(function).run()
+            match self.mode:
+                case "liveness":
+                    insert_deallocs(function.body.block)
+                case "eager":
+                    _allocate_eagerly(function.body.block)
+                case "lazy":
+                    _allocate_lazily(function.body.block)
 
 
 def value_type(type: Attribute) -> dnn.BufferType:

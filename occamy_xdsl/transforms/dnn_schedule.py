@@ -11,10 +11,11 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from occamy_xdsl.analysis.in_place import in_place_operands
-from occamy_xdsl.analysis.liveness import liveness
+from occamy_xdsl.analysis.liveness import LivenessTable, liveness
 from occamy_xdsl.analysis.regions import blocks_of, needs
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.planning.order import Op, Order, find_order
+from occamy_xdsl.transforms.dnn_borrow_outputs import DnnBorrowOutputsPass
 from occamy_xdsl.transforms.dnn_coalesce_tensors import DnnCoalesceTensorsPass
 from occamy_xdsl.transforms.dnn_insert_memory_ops import DnnInsertMemoryOpsPass
 
@@ -63,9 +64,8 @@ class DnnSchedulePass(ModulePass):
     """Sets of executed ops that the search may visit before it falls back to a beam."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                schedule(ctx, function, self.states)
+        for function in dnn.functions_in("value", op, self.name):
+            schedule(ctx, function, self.states)
 
 
 def schedule(ctx: Context, function: FuncOp, states: int) -> None:
@@ -86,7 +86,7 @@ def schedule_block(
 ) -> Order:
     """Orders the ops of one block; `inside` has the peaks of those in it, in bytes."""
     before = list(block.ops)
-    graph = _StorageGraph(block, inside)
+    graph = StorageGraph(block, inside)
     order = graph.search(states)
     if order.sequence == tuple(range(len(graph.nodes))):
         return order
@@ -101,10 +101,21 @@ def schedule_block(
 
 def planned_peak(ctx: Context, function: FuncOp) -> int:
     """Most bytes live at one position after memory insertion and coalescing, tried on a copy."""
+    return planned_liveness(ctx, function).max_live_bytes
+
+
+def planned_liveness(ctx: Context, function: FuncOp, *, borrow: bool = False) -> LivenessTable:
+    """
+    When each buffer is live after memory insertion and coalescing, tried on a copy.
+
+    With `borrow`, also after buffers have moved to the memory of outputs.
+    """
     copy = ModuleOp([function.clone()])
     DnnInsertMemoryOpsPass().apply(ctx, copy)
     DnnCoalesceTensorsPass().apply(ctx, copy)
-    return liveness(cast(FuncOp, copy.body.block.first_op).body.block).max_live_bytes
+    if borrow:
+        DnnBorrowOutputsPass().apply(ctx, copy)
+    return liveness(cast(FuncOp, copy.body.block.first_op).body.block)
 
 
 def arrange(block: Block, nodes: Sequence[Operation]) -> None:
@@ -127,7 +138,7 @@ def arrange(block: Block, nodes: Sequence[Operation]) -> None:
         place(op)
 
 
-class _StorageGraph:
+class StorageGraph:
     """The ops that take time and the pieces of storage that they read and write, for the order search."""
 
     def __init__(self, block: Block, inside: dict[Block, int]):

@@ -11,11 +11,11 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from occamy_xdsl.analysis.row_graph import RowGraph
+from occamy_xdsl.analysis.row_graph import RowGraph, choose_dims
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.planning.stripes import Plan, Segment, find_stripes
 from occamy_xdsl.transforms.dnn_expand_stripes import DnnExpandStripesPass
-from occamy_xdsl.transforms.dnn_schedule import planned_peak
+from occamy_xdsl.transforms.dnn_schedule import planned_liveness
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,12 @@ class DnnStripePass(ModulePass):
     """
     Wraps parts of every function in `dnn.stripe`, where running them in stripes of rows lowers the peak.
 
+    Rows are the lines of images and the tokens of sequences; with `batch`, the images of a batch and the heads of
+    attention. To cut each of the latter by the former, run the pass and `dnn-expand-stripes` once for each: what an
+    op needs whole, such as all keys of a head, is then small enough for a cache.
+
     Requires: value form; one block a function.
-    Ensures: the bytes live at any position after memory insertion and coalescing are at most what they were.
+    Ensures: the bytes live at any position after memory insertion, coalescing and borrowing are at most what they were.
 
     Before:
 
@@ -50,26 +54,29 @@ class DnnStripePass(ModulePass):
     budget: int | float = 5
     """Extra multiply-accumulates allowed, in percent of the network's; 0 means that none may be computed twice."""
 
+    batch: bool = False
+    """Whether rows are the images of a batch and the heads of attention, rather than lines and tokens."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                stripe(ctx, function, self.budget / 100)
+        for function in dnn.functions_in("value", op, self.name):
+            stripe(ctx, function, self.budget / 100, batch=self.batch)
 
 
-def stripe(ctx: Context, function: FuncOp, budget: float) -> None:
+def stripe(ctx: Context, function: FuncOp, budget: float, *, batch: bool) -> None:
     """Chooses and wraps segments. What does not lower the peak of the real pipeline is not taken."""
-    plan = plan_of(function, budget)
+    plan = find_stripes(rows_of(function, batch=batch).graph, budget)
     if not plan.segments:
         return
     trial = function.clone()
-    wrap(trial, plan)
-    if expanded_peak(ctx, trial) < planned_peak(ctx, function):
-        wrap(function, plan)
+    wrap(trial, plan, batch=batch)
+    if expanded_peak(ctx, trial) < planned_liveness(ctx, function, borrow=True).max_live_bytes:
+        wrap(function, plan, batch=batch)
 
 
-def plan_of(function: FuncOp, budget: float) -> Plan:
+def rows_of(function: FuncOp, *, batch: bool) -> RowGraph:
+    """The function as the planner sees it."""
     block = function.body.block
-    return find_stripes(RowGraph.of(block, returned(block)).graph, budget)
+    return RowGraph.of(block, returned(block), choose_dims(block, batch=batch))
 
 
 def returned(block: Block) -> Sequence[SSAValue]:
@@ -81,21 +88,25 @@ def expanded_peak(ctx: Context, function: FuncOp) -> int:
     """Most bytes live at one position once the stripes are expanded, tried on a copy."""
     copy = ModuleOp([function.clone()])
     DnnExpandStripesPass().apply(ctx, copy)
-    return planned_peak(ctx, cast(FuncOp, copy.body.block.first_op))
+    expanded = cast(FuncOp, copy.body.block.first_op)
+    return planned_liveness(ctx, expanded, borrow=True).max_live_bytes
 
 
-def wrap(function: FuncOp, plan: Plan) -> None:
+def wrap(function: FuncOp, plan: Plan, *, batch: bool) -> None:
     """Puts the ops of each segment into a `dnn.stripe`."""
-    block = function.body.block
-    body = RowGraph.of(block, returned(block))
+    block, body = function.body.block, rows_of(function, batch=batch)
     for segment in plan.segments:
         leaving = [body.values[v] for v in body.graph.leaving(segment.first, segment.last)]
         inside = [body.ops[k] for k in body.graph.inside(segment.first, segment.last)]
-        wrap_ops(block, inside, leaving, segment)
+        wrap_ops(block, inside, leaving, [body.dims[v] for v in leaving], segment)
 
 
 def wrap_ops(
-    block: Block, ops: Sequence[dnn.KernelOp], leaving: Sequence[SSAValue], segment: Segment
+    block: Block,
+    ops: Sequence[dnn.KernelOp],
+    leaving: Sequence[SSAValue],
+    dims: Sequence[int],
+    segment: Segment,
 ) -> None:
     """Replaces `ops` by one `dnn.stripe` with the results `leaving`, in the place of the last of them."""
     inside = {r for op in ops for r in op.results}
@@ -111,7 +122,7 @@ def wrap_ops(
         body.add_op(clone)
     body.add_op(dnn.YieldOp(*(mapped[v] for v in leaving)))
     region = Region(body)
-    new = dnn.StripeOp(ins, [v.type for v in leaving], region, segment.ends, segment.halo)
+    new = dnn.StripeOp(ins, [v.type for v in leaving], region, dims, segment.ends, segment.halo)
     last: Operation = ops[-1]
     new.location = last.location
     block.insert_op_before(new, last)

@@ -44,9 +44,8 @@ class VerifyDnnPoolPass(ModulePass):
     name = "verify-dnn-pool"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, FuncOp) and function.body.blocks:
-                verify(function)
+        for function in dnn.functions_in("buffer", op, self.name):
+            verify(function)
 
 
 class _Placed:

@@ -3,7 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from nets import NETS
 
 from occamy_xdsl import compiler
 from occamy_xdsl.compiler import Compilation, Model
@@ -54,6 +56,19 @@ def test_stripes_are_a_lever(unet: Model):
     compilation = planned(unet, memory_limit=limit)
     assert compilation.pool_bytes <= limit
     assert compilation.options.stripes > 0
+
+
+def test_recomputation_is_the_last_lever():
+    """Neither another order nor stripes meet this limit: h, 4 KiB, is not needed while 12 KiB are live."""
+    model = Model(NETS["kept"]())
+    without = planned(model, optimize="memory", stripe_budget=25).pool_bytes
+    compilation = planned(model, memory_limit=without - 4096)
+    assert compilation.pool_bytes == without - 4096
+    assert compilation.options.recompute_budget > 0
+    x = np.random.default_rng(4).standard_normal((32, 32)).astype(np.float32)
+    whole, limited = (compiler.compile(model, memory_limit=limit) for limit in (None, without - 4096))
+    for a, b in zip(whole.run({"x": x}).values(), limited.run({"x": x}).values(), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,16 @@ def test_net_sized_graphs_are_proven_optimal(graph: Builder):
     assert find_order(graph.ops, graph.sizes, kept) == found  # the same every time
 
 
+def test_an_order_that_lowers_no_peak_is_not_taken():
+    graph = Builder(1)
+    wide = [graph.op(0, size=100) for _ in range(2)]
+    narrow = [graph.op(v, size=1) for v in wide]
+    last = graph.op(graph.op(*narrow, size=500), size=500)
+    found = find_order(graph.ops, graph.sizes, kept={last})
+    # One wide branch after the other would need less there, but both 500 are live together in any order.
+    assert (found.sequence, found.peak, found.optimal) == (tuple(range(6)), 1000, True)
+
+
 def test_a_long_chain_needs_no_search():
     graph = Builder(4)
     for i in range(2000):

@@ -116,14 +116,14 @@ def test_a_budget_of_nothing_pays_for_no_stripe():
 
 
 def test_what_is_needed_whole_stays_outside():
-    """The second op needs all of the first one's result: no segment may hold both."""
+    """The second op needs all of the first one's result, so that one runs before the stripes."""
     rows_of = RowMap(64)
     ops = [
         RowOp(((0, rows_of),), (1,), 10**9, local=True),
         RowOp(((0, rows_of), (1, None)), (2,), 10**9, local=True),
     ]
     graph = Graph(ops, [Value(0, 64, pinned=True), Value(6400, 64), Value(640, 64)], outputs=[2])
-    assert graph.furthest == [1, 2]
+    assert (graph.inside(0, 1), graph.inside(0, 2)) == ([0], [1])
     assert find_stripes(graph, budget=1).segments == ()
 
 

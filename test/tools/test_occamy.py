@@ -293,6 +293,7 @@ def test_report_of_heap_buffers(occamy, net):
         json.loads(occamy("report", net, "--format", "json", "--no-fuse", "--memory", memory).out)
         for memory in ("pool", "eager")
     )
+    assert (pool["planner"], eager["planner"]) == ("search", "none")
     assert eager["memory"] == "eager"
     assert eager["pool_bytes"] == eager["sum_bytes"] > pool["pool_bytes"]
 

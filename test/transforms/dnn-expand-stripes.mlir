@@ -15,7 +15,7 @@
 // CHECK-NEXT:  dnn.concat {{.*}}axis = 2{{.*}} -> tensor<1x2x8x4xf32>
 // CHECK-NEXT:  func.return
 func.func @keep(%x: tensor<1x2x8x4xf32>, %w: tensor<2x2x3x1xf32>) -> tensor<1x2x8x4xf32> {
-  %y = dnn.stripe ins(%x, %w : tensor<1x2x8x4xf32>, tensor<2x2x3x1xf32>) {ends = array<i64: 4, 8>, halo = "keep"} -> tensor<1x2x8x4xf32> body {
+  %y = dnn.stripe ins(%x, %w : tensor<1x2x8x4xf32>, tensor<2x2x3x1xf32>) {dims = array<i64: 2>, ends = array<i64: 4, 8>, halo = "keep"} -> tensor<1x2x8x4xf32> body {
   ^bb0(%a: tensor<1x2x8x4xf32>, %f: tensor<2x2x3x1xf32>):
     %p = dnn.conv input(%a : tensor<1x2x8x4xf32>) filter(%f : tensor<2x2x3x1xf32>)
       {dilations = array<i64: 1, 1>, group = 1 : i64, pads = array<i64: 1, 0, 1, 0>, strides = array<i64: 1, 1>} -> tensor<1x2x8x4xf32>
@@ -36,7 +36,7 @@ func.func @keep(%x: tensor<1x2x8x4xf32>, %w: tensor<2x2x3x1xf32>) -> tensor<1x2x
 // CHECK-NEXT:  dnn.conv {{.*}}pads = array<i64: 0, 0, 1, 0>{{.*}} -> tensor<1x2x4x4xf32>
 // CHECK-NEXT:  dnn.concat
 func.func @recompute(%x: tensor<1x2x8x4xf32>, %w: tensor<2x2x3x1xf32>) -> tensor<1x2x8x4xf32> {
-  %y = dnn.stripe ins(%x, %w : tensor<1x2x8x4xf32>, tensor<2x2x3x1xf32>) {ends = array<i64: 4, 8>, halo = "recompute"} -> tensor<1x2x8x4xf32> body {
+  %y = dnn.stripe ins(%x, %w : tensor<1x2x8x4xf32>, tensor<2x2x3x1xf32>) {dims = array<i64: 2>, ends = array<i64: 4, 8>, halo = "recompute"} -> tensor<1x2x8x4xf32> body {
   ^bb0(%a: tensor<1x2x8x4xf32>, %f: tensor<2x2x3x1xf32>):
     %p = dnn.conv input(%a : tensor<1x2x8x4xf32>) filter(%f : tensor<2x2x3x1xf32>)
       {dilations = array<i64: 1, 1>, group = 1 : i64, pads = array<i64: 1, 0, 1, 0>, strides = array<i64: 1, 1>} -> tensor<1x2x8x4xf32>

@@ -349,6 +349,18 @@ func.func @prefix(%a: tensor<1x4xf32>, %b: tensor<1x4xf32>) -> (tensor<4x4xf32>,
   func.return %c, %d, %e : tensor<4x4xf32>, tensor<5x4xf32>, tensor<5x4xf32>
 }
 
+// Also one that itself continues an earlier one.
+// CHECK-LABEL: @prefixes
+// CHECK:       [[A:%.*]] = dnn.concat ins(%a, %b, %a, %b : {{.*}}
+// CHECK:       [[B:%.*]] = dnn.concat ins([[A]], %a, %b, %a, %b : {{.*}}
+// CHECK:       dnn.concat ins([[B]], %b : tensor<8x4xf32>, tensor<1x4xf32>) {axis = 0 : i64} -> tensor<9x4xf32>
+func.func @prefixes(%a: tensor<1x4xf32>, %b: tensor<1x4xf32>) -> (tensor<4x4xf32>, tensor<8x4xf32>, tensor<9x4xf32>) {
+  %c = dnn.concat ins(%a, %b, %a, %b : tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>) {axis = 0 : i64} -> tensor<4x4xf32>
+  %d = dnn.concat ins(%a, %b, %a, %b, %a, %b, %a, %b : tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>) {axis = 0 : i64} -> tensor<8x4xf32>
+  %e = dnn.concat ins(%a, %b, %a, %b, %a, %b, %a, %b, %b : tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>) {axis = 0 : i64} -> tensor<9x4xf32>
+  func.return %c, %d, %e : tensor<4x4xf32>, tensor<8x4xf32>, tensor<9x4xf32>
+}
+
 // -----
 
 // A shuffle has fewer elements to move behind a depthwise convolution with a stride; filter 1 was meant for

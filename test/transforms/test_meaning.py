@@ -19,7 +19,7 @@ VARIANTS = {
     "no-reuse": Options(reuse=False),
     "no-inplace": Options(in_place=False),
     "no-reorder": Options(reorder=False),
-    "stripes": Options(stripe_budget=1000),
+    "stripes": Options(stripe_budget=1000, recompute_budget=1000),
     "eager": Options(memory="eager"),
     "lazy": Options(memory="lazy"),
 }

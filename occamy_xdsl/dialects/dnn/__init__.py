@@ -42,6 +42,7 @@ from occamy_xdsl.dialects.dnn.compute import (
     accumulator_type,
 )
 from occamy_xdsl.dialects.dnn.control import ControlOp, IfOp, LoopOp
+from occamy_xdsl.dialects.dnn.form import Form, check_form, functions_in
 from occamy_xdsl.dialects.dnn.memory import (
     ConstantOp,
     CopyOp,
@@ -76,6 +77,7 @@ __all__ = [
     "DeallocOp",
     "Dnn",
     "ElementwiseOp",
+    "Form",
     "FusableOp",
     "GatherOp",
     "IfOp",
@@ -106,8 +108,10 @@ __all__ = [
     "accumulator_type",
     "buffer_type",
     "byte_size",
+    "check_form",
     "element_bytes",
     "element_type_of",
+    "functions_in",
     "i64_array",
     "integer_width",
     "ints",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias, cast
 
@@ -47,6 +48,9 @@ BufferType: TypeAlias = MemRefType[Attribute]
 ValueType: TypeAlias = TensorType[Attribute]
 I64Array: TypeAlias = DenseArrayBase[IntegerType]
 
+_SHAPED = (TensorType, MemRefType)
+"""For isinstance: a union written there would be built at each call."""
+
 
 @irdl_attr_definition
 class OrderAttr(ParametrizedAttribute):
@@ -86,14 +90,14 @@ def ints(array: I64Array) -> tuple[int, ...]:
 def shape_of(value: SSAValue | Attribute) -> tuple[int, ...]:
     """Shape in elements of a tensor or memref (or of a value of such a type)."""
     type = value.type if isinstance(value, SSAValue) else value
-    assert isinstance(type, TensorType | MemRefType)
+    assert isinstance(type, _SHAPED)
     return cast(ValueType | BufferType, type).get_shape()
 
 
 def element_type_of(value: SSAValue | Attribute) -> Attribute:
     """Element type of a tensor or memref (or of a value of such a type)."""
     type = value.type if isinstance(value, SSAValue) else value
-    assert isinstance(type, TensorType | MemRefType)
+    assert isinstance(type, _SHAPED)
     return cast(ValueType | BufferType, type).element_type
 
 
@@ -140,7 +144,14 @@ def buffer_type(
     shape: Sequence[int], element_type: Attribute, strides: Sequence[int] | None = None
 ) -> BufferType:
     """A memref type with the given strides in elements; the layout is left out where it is row-major."""
-    if strides is None or tuple(strides) == contiguous_strides(shape):
+    return _buffer_type(tuple(shape), element_type, None if strides is None else tuple(strides))
+
+
+@lru_cache(4096)  # building a type takes longer than all else that a pass does for an op
+def _buffer_type(
+    shape: tuple[int, ...], element_type: Attribute, strides: tuple[int, ...] | None
+) -> BufferType:
+    if strides is None or strides == contiguous_strides(shape):
         return MemRefType(element_type, shape)
     return MemRefType(element_type, shape, StridedLayoutAttr(list(strides)))
 

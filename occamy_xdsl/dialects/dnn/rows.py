@@ -1,7 +1,13 @@
-"""Rows of values: which rows (dimension 2) of its operands an op needs for a range of rows of its result."""
+"""
+Rows of values: which rows of its operands an op needs for a range of rows of its result.
 
-from collections.abc import Sequence
+Rows lie along any one dimension: the lines of images, the tokens of a sequence, the images of a batch. An op that
+moves dimensions finds the rows of its operand in another dimension than those of its result.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import TensorType
@@ -17,11 +23,17 @@ from occamy_xdsl.dialects.dnn.base import (
     shape_of,
 )
 from occamy_xdsl.dialects.dnn.compute import (
+    ArgReduceOp,
     ConvOp,
     ConvTransposeOp,
     ElementwiseOp,
+    GatherOp,
+    LayerNormOp,
     LrnOp,
+    MatmulOp,
+    PadOp,
     PoolOp,
+    ReduceOp,
     ResizeOp,
     SoftmaxOp,
     WindowOp,
@@ -29,17 +41,17 @@ from occamy_xdsl.dialects.dnn.compute import (
 from occamy_xdsl.dialects.dnn.geometry import window_extent
 from occamy_xdsl.dialects.dnn.interpolation import resize_taps
 from occamy_xdsl.dialects.dnn.memory import CopyOp
-from occamy_xdsl.dialects.dnn.shape import ConcatOp, SliceOp
+from occamy_xdsl.dialects.dnn.shape import BroadcastOp, ConcatOp, ReshapeOp, SliceOp, TransposeOp
 
-ROWS = 2
-"""The dimension that is cut: the outermost of the spatial ones."""
+LINES = 2
+"""The outermost of the spatial dimensions, the one along which windows are followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowMap:
     """
     Row `o` of a result needs rows ceil((o * step - lead) / factor) to floor((o * step - lead + reach - 1) /
-    factor) of an operand that has `size` rows.
+    factor) of an operand that has `size` rows, along its dimension `dim`.
 
     A window has step = stride, lead = begin padding, reach = extent; what enlarges has a factor > 1.
     """
@@ -49,6 +61,7 @@ class RowMap:
     lead: int = 0
     reach: int = 1
     factor: int = 1
+    dim: int = LINES
 
     def __call__(self, begin: int, end: int) -> tuple[int, int]:
         """The rows [first, last) that exist of those that the result's rows [begin, end) need; at least one."""
@@ -58,37 +71,73 @@ class RowMap:
         return first, min(max(last, first + 1), self.size)
 
 
-def row_maps(op: KernelOp) -> tuple[RowMap | None, ...] | None:
-    """
-    A map for each operand of a value-form op; None for an operand that every row of the result needs whole.
+RowMaps = tuple[RowMap | None, ...]
+"""A map for each operand of an op, None for one that every row of the result needs whole."""
 
-    None instead of a tuple where rows of the results cannot be computed apart from each other.
+
+def row_maps(op: KernelOp, dim: int) -> RowMaps | None:
+    """
+    The maps of a value-form op whose result's rows lie along `dim`.
+
+    None where rows of the result cannot be computed apart from each other, or where there is but one.
     """
     if len(op.results) != 1:
         return None
     shape = shape_of(op.results[0])
-    if len(shape) <= ROWS or 0 in shape or shape[ROWS] == 1:
+    if not 0 <= dim < len(shape) or 0 in shape or shape[dim] == 1:
         return None
-    rank, rows = len(shape), shape[ROWS]
+    rank, rows = len(shape), shape[dim]
+
+    def at(own: int) -> RowMap:
+        return RowMap(rows, dim=own)
 
     def aligned(value: SSAValue) -> RowMap | None:
         """For an operand that broadcasts to the result."""
         shape = shape_of(value)
-        dim = ROWS - rank + len(shape)
-        return RowMap(rows) if dim >= 0 and shape[dim] == rows else None
+        own = dim - rank + len(shape)
+        return at(own) if own >= 0 and shape[own] == rows else None
 
     match op:
-        case ElementwiseOp() | CopyOp() | LrnOp():
+        case ElementwiseOp() | CopyOp() | BroadcastOp():
             return tuple(aligned(value) for value in op.operands)
+        case LrnOp():
+            return None if dim == 1 else (at(dim),)
         case SoftmaxOp():
-            return None if op.axis.value.data == ROWS else (aligned(op.input),)
+            return None if dim == op.axis.value.data else (at(dim),)
+        case LayerNormOp():
+            return None if dim >= op.axis.value.data else tuple(aligned(value) for value in op.operands)
         case ConcatOp():
-            return None if op.axis.value.data == ROWS else tuple(aligned(value) for value in op.ins)
+            return None if dim == op.axis.value.data else tuple(aligned(value) for value in op.ins)
+        case PadOp():
+            return (at(dim),) if ints(op.low)[dim] == ints(op.high)[dim] == 0 else None
+        case TransposeOp():
+            return (at(ints(op.permutation)[dim]),)
+        case ReshapeOp():
+            own = _same_dim(shape, dim, shape_of(op.input))
+            return None if own is None else (at(own),)
         case SliceOp():
-            whole = ints(op.sizes)[ROWS] == shape_of(op.input)[ROWS] and ints(op.strides)[ROWS] == 1
-            return (aligned(op.input),) if whole else None
-        case ConvOp() | PoolOp() | ConvTransposeOp() | ResizeOp():
-            own = _window(op)
+            offset, stride = ints(op.offsets)[dim], ints(op.strides)[dim]
+            size = shape_of(op.input)[dim]
+            return (RowMap(size, stride, -offset, dim=dim),) if stride > 0 else None
+        case ReduceOp() | ArgReduceOp():
+            axes = ints(op.axes) if isinstance(op, ReduceOp) else (op.axis.value.data,)
+            kept = [d for d in range(len(shape_of(op.input))) if d not in axes]
+            return (at(kept[dim]),)
+        case GatherOp():
+            axis, width = op.axis.value.data, len(shape_of(op.indices))
+            if axis <= dim < axis + width:
+                return None, at(dim - axis)
+            return at(dim if dim < axis else dim - width + 1), None
+        case MatmulOp():
+            a = at(len(shape_of(op.a)) - 2) if dim == rank - 2 else None
+            b = at(len(shape_of(op.b)) - 1) if dim == rank - 1 else None
+            if dim < rank - 2:
+                a, b = aligned(op.a), aligned(op.b)
+            return a, b, *(aligned(value) for value in op.operands[2:])
+        case ConvOp() | PoolOp() | ConvTransposeOp():
+            own = _window(op) if dim == LINES else at(0) if dim == 0 else None
+        case ResizeOp():
+            own = _window(op) if dim == LINES else None
         case _:
             return None
     if own is None:
@@ -100,9 +149,31 @@ def row_maps(op: KernelOp) -> tuple[RowMap | None, ...] | None:
     return tuple(maps)
 
 
+def _same_dim(shape: Sequence[int], dim: int, other: Sequence[int]) -> int | None:
+    """The dimension of `other`, a reshape of `shape`, that steps through the elements as `dim` does."""
+    outer = prod(shape[:dim])
+    return next((d for d, size in enumerate(other) if size == shape[dim] and prod(other[:d]) == outer), None)
+
+
+def row_dims(ops: Iterable[KernelOp], dims: Mapping[SSAValue, int]) -> dict[SSAValue, int]:
+    """
+    The dimensions along which the rows of values lie, given those of some: what ops need for their results.
+
+    `ops` are in order of execution. An operand whose rows are needed along two dimensions has the one that the last
+    of its readers needs.
+    """
+    known = dict(dims)
+    for op in reversed(list(ops)):
+        dim = known.get(op.results[0])
+        for value, rows_of in zip(op.operands, (dim is not None and row_maps(op, dim)) or (), strict=False):
+            if rows_of is not None:
+                known.setdefault(value, rows_of.dim)
+    return known
+
+
 def _window(op: ConvOp | PoolOp | ConvTransposeOp | ResizeOp) -> RowMap | None:
     """The map of the op's input; None where its padding or its resampling is of an unusual kind."""
-    size, rows = shape_of(op.input)[ROWS], shape_of(op.results[0])[ROWS]
+    size, rows = shape_of(op.input)[LINES], shape_of(op.results[0])[LINES]
     if isinstance(op, ResizeOp):
         factor = rows // size
         return RowMap(size, lead=factor - 1, reach=factor, factor=factor) if _repeats(op) else None
@@ -118,8 +189,8 @@ def _window(op: ConvOp | PoolOp | ConvTransposeOp | ResizeOp) -> RowMap | None:
 
 def _repeats(op: ResizeOp) -> bool:
     """Whether each row of the result is input row `row // factor`, in any part of the input of any size."""
-    size, rows = shape_of(op.input)[ROWS], shape_of(op.results[0])[ROWS]
-    scale = op.scales.get_values()[ROWS]
+    size, rows = shape_of(op.input)[LINES], shape_of(op.results[0])[LINES]
+    scale = op.scales.get_values()[LINES]
     if op.mode.data != "nearest" or rows % size or scale != rows // size:
         return False
     if op.coordinate_transformation_mode.data in ("align_corners", "half_pixel_symmetric"):
@@ -132,7 +203,7 @@ def _repeats(op: ResizeOp) -> bool:
 
 def _taps(op: ResizeOp, size: int) -> np.ndarray:
     """The row that each row of a resized input of `size` rows shows."""
-    scale = op.scales.get_values()[ROWS]
+    scale = op.scales.get_values()[LINES]
     indices, _ = resize_taps(
         op.mode.data,
         op.coordinate_transformation_mode.data,
@@ -146,7 +217,7 @@ def _taps(op: ResizeOp, size: int) -> np.ndarray:
     return indices[:, 0]
 
 
-def with_rows(type: Attribute, rows: int, dim: int = ROWS) -> ValueType:
+def with_rows(type: Attribute, rows: int, dim: int) -> ValueType:
     """A tensor type with another number of rows."""
     assert isa(type, ValueType)
     shape = list(type.get_shape())
@@ -154,7 +225,7 @@ def with_rows(type: Attribute, rows: int, dim: int = ROWS) -> ValueType:
     return TensorType(type.element_type, shape, type.encoding)
 
 
-def slice_rows(value: SSAValue, begin: int, end: int, dim: int = ROWS) -> SliceOp:
+def slice_rows(value: SSAValue, begin: int, end: int, dim: int) -> SliceOp:
     """Rows [begin, end) of a value, in the value's order of dimensions."""
     shape = shape_of(value)
     offsets, sizes = [0] * len(shape), list(shape)
@@ -164,9 +235,9 @@ def slice_rows(value: SSAValue, begin: int, end: int, dim: int = ROWS) -> SliceO
     return op
 
 
-def on_rows(op: KernelOp, operands: Sequence[SSAValue], begin: int, end: int) -> KernelOp:
+def on_rows(op: KernelOp, dim: int, operands: Sequence[SSAValue], begin: int, end: int) -> KernelOp:
     """
-    A copy of a row-local op that computes rows [begin, end) of its result.
+    A copy of a row-local op that computes rows [begin, end) of its result, along `dim`.
 
     `operands` hold, of each operand that has a row map, the rows that the map gives, and are else the op's own.
     """
@@ -174,13 +245,13 @@ def on_rows(op: KernelOp, operands: Sequence[SSAValue], begin: int, end: int) ->
     for index, operand in enumerate(operands):
         clone.operands[index] = operand
     clone.results[0].name_hint = op.results[0].name_hint
-    Rewriter.replace_value_with_new_type(clone.results[0], with_rows(op.results[0].type, end - begin))
+    Rewriter.replace_value_with_new_type(clone.results[0], with_rows(op.results[0].type, end - begin, dim))
     match clone:
         case SliceOp():
-            sizes = list(ints(clone.sizes))
-            sizes[ROWS] = end - begin
-            clone.properties["sizes"] = i64_array(sizes)
-        case ConvTransposeOp() | ConvOp() | PoolOp():
+            offsets, sizes = list(ints(clone.offsets)), list(ints(clone.sizes))
+            offsets[dim], sizes[dim] = 0, end - begin
+            clone.properties |= {"offsets": i64_array(offsets), "sizes": i64_array(sizes)}
+        case ConvTransposeOp() | ConvOp() | PoolOp() if dim == LINES:
             _set_pads(op, clone, begin, end)
         case _:
             pass
@@ -188,7 +259,7 @@ def on_rows(op: KernelOp, operands: Sequence[SSAValue], begin: int, end: int) ->
 
 
 def _set_pads(op: KernelOp, clone: WindowOp, begin: int, end: int) -> None:
-    """Leaves of the padding of dimension `ROWS` what lies above the first and below the last input row."""
+    """Leaves of the padding of dimension `LINES` what lies above the first and below the last input row."""
     assert isinstance(op, ConvOp | PoolOp | ConvTransposeOp)
     own = _window(op)
     assert own is not None

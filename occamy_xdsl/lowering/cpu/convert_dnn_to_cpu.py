@@ -91,6 +91,7 @@ class ConvertDnnToCpuPass(ModulePass):
             function = function_named(op)
         except KeyError as error:
             raise PassFailedException(f"{self.name}: {error.args[0]}") from None
+        dnn.check_form(function, "buffer", self.name)
         _Conversion(op, function, isa).run()
 
 

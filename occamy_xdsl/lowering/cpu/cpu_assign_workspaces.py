@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import MemRefType, ModuleOp, i8
-from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
-from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.lowering.cpu.select import select
@@ -47,12 +45,8 @@ class CpuAssignWorkspacesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         isa = Isa.host() if self.target == "host" else Isa.parse(self.target)
-        for function in op.ops:
-            if not isinstance(function, FuncOp) or not function.body.blocks:
-                continue
+        for function in dnn.functions_in("buffer", op, self.name):
             for kernel in [o for o in function.walk() if isinstance(o, dnn.KernelOp)]:
-                if not kernel.is_buffer_form:
-                    raise PassFailedException(f"{self.name}: '{kernel.name}' op is not in buffer form")
                 if isinstance(kernel, dnn.ControlOp):
                     continue
                 size = select(kernel, isa).kernel.workspace_bytes

@@ -32,6 +32,11 @@ class Artefact(Protocol):
         ...
 
     @property
+    def machine(self) -> str:
+        """The kind of processor that the host code is for, as in LLVM's target triples."""
+        ...
+
+    @property
     def weights(self) -> Path | None:
         """File of `signature.weights_bytes` bytes; None if there are no weights."""
         ...
@@ -79,6 +84,11 @@ class CompiledModel:
         if size != self.signature.weights_bytes:
             raise ValueError(f"weights of {size} bytes, signature says {self.signature.weights_bytes}")
 
+    @property
+    def machine(self) -> str:
+        """The kind of processor, as in LLVM's target triples."""
+        return self.isa.triple.partition("-")[0]
+
     def object_code(self) -> bytes:
         """Object code of the model alone, with the symbol `abi.ENTRY`, for the JIT; raises ToolError."""
         return toolchain.compile_mlir(self.mlir, self.isa)
@@ -115,7 +125,8 @@ def write_library(model: Artefact, path: Path, weights: WeightsPlace = "embed") 
     """
 
     def link(objects: Sequence[Path], output: Path) -> None:
-        linker.link_shared([*objects, *model.libraries(output.parent)], output, abi.EXPORTS)
+        parts = [*objects, *model.libraries(output.parent)]
+        linker.link_shared(parts, output, abi.EXPORTS, machine=model.machine)
 
     _write(model, path, weights, link)
 
@@ -124,7 +135,7 @@ def write_executable(model: Artefact, path: Path, weights: WeightsPlace = "embed
     """Write a program that runs the model on .npy files; raises as `write_library`."""
 
     def link(objects: Sequence[Path], output: Path) -> None:
-        linker.link_executable([*objects, *model.libraries(output.parent)], output)
+        linker.link_executable([*objects, *model.libraries(output.parent)], output, model.machine)
 
     _write(model, path, weights, link, program=True)
 
@@ -141,7 +152,7 @@ def write_object(model: Artefact, path: Path, weights: WeightsPlace = "embed") -
         if len(objects) == 1:
             objects[0].rename(output)
         else:
-            linker.link_relocatable(objects, output)
+            linker.link_relocatable(objects, output, model.machine)
 
     _write(model, path, weights, merge)
 

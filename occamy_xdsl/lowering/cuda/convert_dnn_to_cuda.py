@@ -72,6 +72,7 @@ class ConvertDnnToCudaPass(ModulePass):
             function = function_named(op)
         except KeyError as error:
             raise PassFailedException(f"{self.name}: {error.args[0]}") from None
+        dnn.check_form(function, "buffer", self.name)
         _Conversion(op, function, self.chip).run()
 
 

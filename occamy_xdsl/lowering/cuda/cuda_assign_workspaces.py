@@ -5,10 +5,8 @@ from pathlib import Path
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.analysis.liveness import liveness
 from occamy_xdsl.dialects import dnn
@@ -74,12 +72,7 @@ class CudaAssignWorkspacesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         database = EMPTY if self.database is None else Database.load(Path(self.database))
-        for function in op.ops:
-            if not isinstance(function, FuncOp) or not function.body.blocks:
-                continue
-            for kernel in function.walk():
-                if isinstance(kernel, dnn.KernelOp) and not kernel.is_buffer_form:
-                    raise PassFailedException(f"{self.name}: '{kernel.name}' op is not in buffer form")
+        for function in dnn.functions_in("buffer", op, self.name):
             for kernel, room in rooms(function.body.block):
                 if kernel.workspace is None:
                     self.assign(kernel, database, room if self.limit is None else self.limit)

@@ -9,6 +9,7 @@ from occamy_xdsl.lowering.cpu.abi import WeightsFile
 from occamy_xdsl.lowering.cuda import abi, stubs
 from occamy_xdsl.lowering.cuda.program import KERNELS
 from occamy_xdsl.lowering.host import HostModule
+from occamy_xdsl.lowering.linker import HOST
 from occamy_xdsl.lowering.signature import Signature
 
 
@@ -27,6 +28,11 @@ class CompiledCudaModel:
     """File of `signature.weights_bytes` bytes; None if there are no weights."""
     streams_weights: bool = False
     """They are copied to the device at once, wherever they are kept."""
+
+    @property
+    def machine(self) -> str:
+        """This machine's."""
+        return HOST
 
     def define_interface(self, host: HostModule, weights: WeightsFile | None) -> None:
         """Define the functions of the C interface."""

@@ -568,7 +568,7 @@ func.func @broken(%x: tensor<2x4xf32>) {
 
 // CHECK: 'dnn.stripe' op ends must ascend from above 0 to 4, got [2, 3] (C1)
 func.func @broken(%x: tensor<1x2x4x4xf32>) {
-  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {ends = array<i64: 2, 3>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
+  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {dims = array<i64: 2>, ends = array<i64: 2, 3>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
   ^bb0(%a: tensor<1x2x4x4xf32>):
     %s = dnn.softmax input(%a : tensor<1x2x4x4xf32>) {axis = 1 : i64, log = false} -> tensor<1x2x4x4xf32>
     dnn.yield %s : tensor<1x2x4x4xf32>
@@ -580,7 +580,7 @@ func.func @broken(%x: tensor<1x2x4x4xf32>) {
 
 // CHECK: 'dnn.stripe' op ends must ascend from above 0 to 4, got [4, 2, 4] (C1)
 func.func @broken(%x: tensor<1x2x4x4xf32>) {
-  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {ends = array<i64: 4, 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
+  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {dims = array<i64: 2>, ends = array<i64: 4, 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
   ^bb0(%a: tensor<1x2x4x4xf32>):
     %s = dnn.softmax input(%a : tensor<1x2x4x4xf32>) {axis = 1 : i64, log = false} -> tensor<1x2x4x4xf32>
     dnn.yield %s : tensor<1x2x4x4xf32>
@@ -590,9 +590,34 @@ func.func @broken(%x: tensor<1x2x4x4xf32>) {
 
 // -----
 
+// CHECK: 'dnn.stripe' op dims must name a dimension of each result, got [4] (C1)
+func.func @stripe_dims(%x: tensor<1x2x4x4xf32>) -> tensor<1x2x4x4xf32> {
+  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {dims = array<i64: 4>, ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
+  ^bb0(%a: tensor<1x2x4x4xf32>):
+    %s = dnn.softmax input(%a : tensor<1x2x4x4xf32>) {axis = 1 : i64, log = false} -> tensor<1x2x4x4xf32>
+    dnn.yield %s : tensor<1x2x4x4xf32>
+  }
+  func.return %y : tensor<1x2x4x4xf32>
+}
+
+// -----
+
+// CHECK: 'dnn.stripe' op body must compute row by row, got 'dnn.softmax' op (C4)
+func.func @stripe_two_ways(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %y = dnn.stripe ins(%x : tensor<4x4xf32>) {dims = array<i64: 0>, ends = array<i64: 2, 4>, halo = "keep"} -> tensor<4x4xf32> body {
+  ^bb0(%a: tensor<4x4xf32>):
+    %s = dnn.softmax input(%a : tensor<4x4xf32>) {axis = 1 : i64, log = false} -> tensor<4x4xf32>
+    %m = dnn.matmul a(%a : tensor<4x4xf32>) b(%s : tensor<4x4xf32>) -> tensor<4x4xf32>
+    dnn.yield %m : tensor<4x4xf32>
+  }
+  func.return %y : tensor<4x4xf32>
+}
+
+// -----
+
 // CHECK: 'dnn.stripe' op halo must be keep or recompute, got mirror (C2)
 func.func @broken(%x: tensor<1x2x4x4xf32>) {
-  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {ends = array<i64: 2, 4>, halo = "mirror"} -> tensor<1x2x4x4xf32> body {
+  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {dims = array<i64: 2>, ends = array<i64: 2, 4>, halo = "mirror"} -> tensor<1x2x4x4xf32> body {
   ^bb0(%a: tensor<1x2x4x4xf32>):
     %s = dnn.softmax input(%a : tensor<1x2x4x4xf32>) {axis = 1 : i64, log = false} -> tensor<1x2x4x4xf32>
     dnn.yield %s : tensor<1x2x4x4xf32>
@@ -604,7 +629,7 @@ func.func @broken(%x: tensor<1x2x4x4xf32>) {
 
 // CHECK: 'dnn.stripe' op body must take values of the operands' types (C3)
 func.func @broken(%x: tensor<1x2x4x4xf32>) {
-  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
+  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {dims = array<i64: 2>, ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
   ^bb0(%a: tensor<1x2x4x8xf32>):
     %s = dnn.softmax input(%a : tensor<1x2x4x8xf32>) {axis = 1 : i64, log = false} -> tensor<1x2x4x8xf32>
     dnn.yield %s : tensor<1x2x4x8xf32>
@@ -616,7 +641,7 @@ func.func @broken(%x: tensor<1x2x4x4xf32>) {
 
 // CHECK: 'dnn.stripe' op body must yield what its ops compute, of the results' types (C3)
 func.func @broken(%x: tensor<1x2x4x4xf32>) {
-  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
+  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {dims = array<i64: 2>, ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
   ^bb0(%a: tensor<1x2x4x4xf32>):
     %s = dnn.softmax input(%a : tensor<1x2x4x4xf32>) {axis = 1 : i64, log = false} -> tensor<1x2x4x4xf32>
     dnn.yield %a : tensor<1x2x4x4xf32>
@@ -628,7 +653,7 @@ func.func @broken(%x: tensor<1x2x4x4xf32>) {
 
 // CHECK: 'dnn.stripe' op body must compute row by row, got 'dnn.softmax' op (C4)
 func.func @broken(%x: tensor<1x2x4x4xf32>) {
-  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
+  %y = dnn.stripe ins(%x : tensor<1x2x4x4xf32>) {dims = array<i64: 2>, ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
   ^bb0(%a: tensor<1x2x4x4xf32>):
     %s = dnn.softmax input(%a : tensor<1x2x4x4xf32>) {axis = 2 : i64, log = false} -> tensor<1x2x4x4xf32>
     dnn.yield %s : tensor<1x2x4x4xf32>

@@ -149,11 +149,11 @@ func.func @sampling(%x: tensor<10x4xf32>, %i: tensor<3xi64>) {
 
 // CHECK-LABEL: @stripes
 func.func @stripes(%x: tensor<1x2x8x4xf32>, %b: memref<4xf32>, %d: memref<4xf32>) {
-  // CHECK: %y = dnn.stripe ins(%x : tensor<1x2x8x4xf32>) {ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
+  // CHECK: %y = dnn.stripe ins(%x : tensor<1x2x8x4xf32>) {dims = array<i64: 2>, ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
   // CHECK-NEXT: ^bb0(%a: tensor<1x2x8x4xf32>):
   // CHECK-NEXT: %p = dnn.pool
   // CHECK-NEXT: dnn.yield %p : tensor<1x2x4x4xf32>
-  %y = dnn.stripe ins(%x : tensor<1x2x8x4xf32>) {ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
+  %y = dnn.stripe ins(%x : tensor<1x2x8x4xf32>) {dims = array<i64: 2>, ends = array<i64: 2, 4>, halo = "keep"} -> tensor<1x2x4x4xf32> body {
   ^bb0(%a: tensor<1x2x8x4xf32>):
     %p = dnn.pool input(%a : tensor<1x2x8x4xf32>)
       {count_include_pad = false, dilations = array<i64: 1, 1>, kernel = array<i64: 2, 1>, kind = "max",

@@ -460,6 +460,19 @@ def test_missing_compiler_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(linker.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"install gcc or clang.*running a model from Python needs none"):
         linker.find_compiler()
+    with pytest.raises(
+        UsageError, match="for sparc64: install sparc64-linux-gnu-gcc, or `pip install ziglang`"
+    ):
+        linker.find_compiler("sparc64")
+
+
+def test_compiler_for_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OCCAMY_CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(linker.importlib.util, "find_spec", lambda name: object())
+    assert linker.find_compiler("sparc64")[-2:] == ["-target", "sparc64-linux-gnu"]
+    (tmp_path / "sparc64-linux-gnu-gcc").touch(0o755)
+    assert linker.find_compiler("sparc64") == ["sparc64-linux-gnu-gcc"]
 
 
 def test_compiler_from_environment(

@@ -43,6 +43,15 @@ def test_net_is_right_with_one_allocation(name: str, build) -> None:
     assert "matrix products for which cuBLAS allocates a workspace of its own" not in report.notes
 
 
+@pytest.mark.parametrize("name", ["attention", "sequences", "unet", "densenet"])
+def test_net_in_stripes_is_right(name: str, build) -> None:
+    """Rows of images, sequences and batches; what the libraries cannot read in place is copied."""
+    whole, striped = build(NETS[name]()), build(NETS[name](), stripe_budget=1000)
+    assert striped.compilation.report().pool_bytes <= whole.compilation.report().pool_bytes
+    with Simulator(architecture=CHIP) as simulator:
+        striped.check(striped.run(simulator))
+
+
 def test_plan_obeys_the_checker(build) -> None:
     """`verify-dnn-pool` runs in the pipeline; everything is at multiples of 256 bytes."""
     model = build(NETS["resnet"]())

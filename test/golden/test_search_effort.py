@@ -1,0 +1,86 @@
+"""
+How much the searches do, in steps that are the same on any machine: planning stays quick where these stay low.
+
+`states` are sets of executed ops that the search for an order visits, `models` are segments whose execution in
+stripes is modelled. A number that a change lowers is updated here; one that grows needs a reason in the change.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx
+import pytest
+from xdsl.ir import Block
+
+from occamy_xdsl.analysis.row_graph import RowGraph
+from occamy_xdsl.compiler import Compilation, Model
+from occamy_xdsl.dialects.signature import function_named
+from occamy_xdsl.pipelines import Options
+from occamy_xdsl.planning.order import Op, find_order
+from occamy_xdsl.planning.stripes import Graph, find_stripes
+from occamy_xdsl.transforms.dnn_schedule import StorageGraph
+from occamy_xdsl.transforms.dnn_stripe import returned
+
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+
+
+class Effort(NamedTuple):
+    states: int
+    models: int
+
+
+NETS = {
+    "light_bvlc_alexnet": Effort(0, 23),
+    "light_densenet121": Effort(0, 587),
+    "light_inception_v1": Effort(0, 1_182),
+    "light_inception_v2": Effort(0, 1_201),
+    "light_resnet50": Effort(0, 226),
+    "light_shufflenet": Effort(5, 26),
+    "light_squeezenet": Effort(0, 247),
+    "light_vgg19": Effort(0, 196),
+    "light_zfnet512": Effort(0, 21),
+}
+
+
+def in_order_of_the_model(path: Path) -> Block:
+    """The program in value form, right before the search for an order."""
+    compilation = Compilation(Model(path), Options(target="cpu:x86-64-v3", reorder=False))
+    compilation.run_to("dnn")
+    return function_named(compilation.module).body.block
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_light_nets(name: str, monkeypatch: pytest.MonkeyPatch):
+    block = in_order_of_the_model(LIGHT / f"{name}.onnx")
+    models, cost = [0], Graph.cost
+
+    def counted(*arguments: Any):
+        models[0] += 1
+        return cost(*arguments)
+
+    monkeypatch.setattr(Graph, "cost", counted)
+    states = StorageGraph(block).search(30_000).states
+    find_stripes(RowGraph.of(block, returned(block)).graph, 0.05)
+    assert Effort(states, models[0]) == NETS[name]
+
+
+def dense_blocks(count: int, layers: int) -> tuple[list[Op], list[int]]:
+    """A DenseNet of at least `count` ops: each layer reads all results of its block; value 0 is the input."""
+    ops, sizes, block = list[Op](), [16], [0]
+    while len(ops) < count:
+        for value, (reads, size) in enumerate([(tuple(block), 32), ((len(sizes),), 8)], len(sizes)):
+            ops.append(Op(reads, (value,)))
+            sizes.append(size)
+        block.append(len(sizes) - 1)
+        if len(block) > layers:  # a transition
+            ops.append(Op(tuple(block), (len(sizes),)))
+            block = [len(sizes)]
+            sizes.append(16)
+    return ops, sizes
+
+
+@pytest.mark.parametrize("layers", [24, 3000])
+def test_3000_ops_of_a_densenet_need_no_search(layers: int):
+    ops, sizes = dense_blocks(3000, layers)
+    found = find_order(ops, sizes)
+    assert (found.optimal, found.states) == (True, 0)
