@@ -1,6 +1,6 @@
 """`dnn-schedule`: the order of execution with the lowest peak of live bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -141,7 +141,7 @@ def arrange(block: Block, nodes: Sequence[Operation]) -> None:
 class StorageGraph:
     """The ops that take time and the pieces of storage that they read and write, for the order search."""
 
-    def __init__(self, block: Block, inside: dict[Block, int]):
+    def __init__(self, block: Block, inside: Mapping[Block, int] = {}):
         self.inside = inside
         self.nodes = list[dnn.KernelOp]()
         self.sizes = list[int]()
