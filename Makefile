@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench conformance nets lint format docs docs-check bench-memory bench-measured bench-packing packing-check gpu-check gpu-dry-run lock clean
+.PHONY: help venv demo test bench conformance nets cuda-nets lint format docs docs-check bench-memory bench-measured bench-packing packing-check gpu-check gpu-dry-run lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,9 @@ conformance: $(READY) ## run ONNX's backend suite (minutes): counts of passed, f
 
 nets: $(READY) ## run the networks of the paper at real size against ONNX Runtime (minutes; needs ../shared)
 	$(BIN)/python -m pytest --slow -m slow test/end_to_end/test_paper_nets.py
+
+cuda-nets: $(READY) ## run well-known networks on small images under the CUDA simulator (minutes)
+	$(BIN)/python -m pytest --slow -m "slow or not slow" test/lowering/cuda/test_nets.py test/lowering/cuda/test_models.py
 
 lint: $(READY) ## ruff, formatting and types
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from shutil import rmtree
@@ -183,6 +183,7 @@ class Compilation:
         while stage not in self._done:
             name = self._run_stage(stage)
             if name == "mem":
+                self._drop_useless_stripes()
                 self._meet_memory_limit()
                 self._check_workspace_limit()
             self._save(name)
@@ -242,6 +243,18 @@ class Compilation:
             other._run_stage("mem")
         return other
 
+    def _drop_useless_stripes(self) -> None:
+        """Continues without stripes that nobody asked for and that do not lower the pool, as workspaces may grow."""
+        if self.options.stripes and self.options.stripe_budget is None:
+            whole = self._planned(replace(self.options, stripe_budget=0.0))
+            if whole.pool_bytes <= self.pool_bytes:
+                self._adopt(whole)
+
+    def _adopt(self, other: "Compilation") -> None:
+        """Continues with the plan of another compilation of the model."""
+        self.module, self.steps, self._report = other.module, other.steps, other._report
+        self._pending, self._signature = other._pending, other._signature
+
     def _meet_memory_limit(self) -> None:
         """Continues with the first of the plans that `levers` gives which is within the limit."""
         limit, best = self.options.memory_limit, self
@@ -262,8 +275,8 @@ class Compilation:
                 self._advice(report, limit),
             )
         if best is not self:
-            self.options, self.module, self.steps = best.options, best.module, best.steps
-            self._report, self._pending, self._signature = best._report, best._pending, best._signature
+            self.options = best.options
+            self._adopt(best)
 
     @property
     def pool_bytes(self) -> int:
@@ -357,7 +370,8 @@ class Compilation:
         if self.options.is_cuda:
             host = text_of(_part(self.module, kernels=False))
             model_bytes = _count(self.module, MODEL_BYTES)
-            return CompiledCudaModel(host, self.compiled_kernels(), model_bytes, signature, weights)
+            streams = self.options.stream_weights
+            return CompiledCudaModel(host, self.compiled_kernels(), model_bytes, signature, weights, streams)
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
         return CompiledModel(self._upstream_text(), signature, weights, isa, self.options.stream_weights)
 

@@ -140,14 +140,8 @@ class Options:
             raise UsageError(
                 f"target '{self.target}': unknown architecture '{self.processor}', known are: {known}"
             )
-        if self.memory != "pool":
-            raise UsageError(f"memory '{self.memory}': target '{self.target}' has memory 'pool' only")
-        for option, given in (
-            ("profile", self.profile),
-            ("stream-weights", self.stream_weights),
-        ):
-            if given:
-                raise UsageError(f"{option}: not available for target '{self.target}'")
+        if self.profile:
+            raise UsageError(f"profile: not available for target '{self.target}'")
 
     @property
     def is_cuda(self) -> bool:
@@ -275,12 +269,13 @@ def stages(options: Options) -> list[Stage]:
         # What NVIDIA's libraries take: stored, row-major inputs of f32 at multiples of 256 bytes.
         # A GPU runs what the host enqueues before any result is known.
         conversion = [_spec("convert-onnx-to-dnn", unroll=8192), "dnn-convert-if-to-select"]
-        fusion = [_spec("dnn-fuse-layers", inputs=False)]
+        fusion = ["dnn-fuse-layers"]
         layouts = _spec("dnn-assign-layouts", channels_last=False)
         limit = {} if options.workspace_limit is None else {"limit": options.workspace_limit}
         workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **limit)
         alignment = {"alignment": 256}
-        lowering = _spec("convert-dnn-to-cuda", chip=options.processor)
+        streaming = {"stream-weights": True} if options.stream_weights else {}
+        lowering = _spec("convert-dnn-to-cuda", chip=options.processor, **streaming)
     else:
         conversion = ["convert-onnx-to-dnn"]
         fusion, layouts = ["dnn-fuse-dequantization", "dnn-fuse-layers"], "dnn-assign-layouts"
@@ -294,8 +289,10 @@ def stages(options: Options) -> list[Stage]:
             memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
             memory += split
-            memory += [workspaces]
-            memory += [_spec("dnn-borrow-outputs", **alignment)] if options.reuse else []
+            borrow = [_spec("dnn-borrow-outputs", **alignment)] if options.reuse else []
+            # Libraries get what fits under the peak: on a GPU it must be the final one before they are asked.
+            memory += borrow if options.is_cuda else []
+            memory += [workspaces, *borrow]
             memory += [_pool_conversion(options, alignment)]
             memory += ["verify-dnn-pool"]
         case "eager" | "lazy":
@@ -321,7 +318,7 @@ def stages(options: Options) -> list[Stage]:
             "mlir",
             [
                 lowering,
-                *(["cpu-stream-weights"] if options.stream_weights else []),
+                *(["cpu-stream-weights"] if options.stream_weights and not options.is_cuda else []),
                 *(["cpu-insert-clock"] if options.profile else []),
             ],
         ),

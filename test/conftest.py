@@ -1,8 +1,10 @@
 """Fixtures and options of the whole suite: the shared cases, and a synthetic compiled model."""
 
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -147,3 +149,14 @@ def shared() -> Path:
     if not path.is_dir():
         pytest.skip(f"no shared cases at {path} (set OCCAMY_SHARED)")
     return path
+
+
+@pytest.fixture(scope="session")
+def paper_nets(shared: Path) -> ModuleType:
+    """The module of the shared folder that builds the networks of the paper, and more."""
+    spec = importlib.util.spec_from_file_location("paper_nets", shared / "nets/paper_nets.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

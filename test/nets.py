@@ -153,6 +153,22 @@ def yolo() -> ModelProto:
     return n.model({"x": (1, 3, 20, 18)}, [y])
 
 
+def ssd() -> ModelProto:
+    """Boxes and class scores from feature maps of three sizes, joined over all positions."""
+    n = Net()
+    maps, x, c = [], n.op("Relu", n.bn(n.conv("x", 3, 8, strides=[2, 2]), 8)), 8
+    for width in (12, 16, 16):
+        x, c = n.op("Relu", n.bn(n.conv(x, c, width, strides=[2, 2]), width)), width
+        maps.append((x, c))
+    heads: dict[int, list[str]] = {4: [], 5: []}
+    for x, c in maps:
+        for values, found in heads.items():
+            y = n.op("Transpose", n.conv(x, c, 3 * values), perm=[0, 2, 3, 1])
+            found.append(n.op("Reshape", y, n.const([1, -1, values], np.int64)))
+    boxes, scores = (n.op("Concat", *found, axis=1) for found in heads.values())
+    return n.model({"x": (1, 3, 40, 36)}, [boxes, n.op("Softmax", scores, axis=2)])
+
+
 def shufflenet() -> ModelProto:
     n = Net()
     x = n.op("Relu", n.conv("x", 3, 12))
@@ -280,6 +296,7 @@ NETS: dict[str, Callable[[], ModelProto]] = {
         unet,
         mobilenet,
         yolo,
+        ssd,
         shufflenet,
         attention,
         sequences,

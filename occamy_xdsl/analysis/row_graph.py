@@ -108,7 +108,8 @@ def whole_bytes(op: dnn.KernelOp, maps: Sequence[RowMap | None]) -> int:
     """
     Bytes that an op reads for any rows of its result, weights too.
 
-    Not those of a convolution's filters, which meet all pixels of even one line: reading them takes no extra time.
+    A convolution's filters are left out: each weight meets all pixels of a line, and pools are lower so. It is not
+    free, though: stripes of layers with large filters take some percent longer than the planner expects.
     """
     if isinstance(op, dnn.ConvOp | dnn.ConvTransposeOp):
         return 0

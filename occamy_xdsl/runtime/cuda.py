@@ -17,7 +17,7 @@ class CudaModel(LibraryModel):
         load_libraries()
         self._compiled = model
         path = folder / "model.so"
-        write_library(model, path)
+        write_library(model, path, "file" if model.streams_weights else "embed")
         super().__init__(path)
 
     def save(self, path: Path, weights: WeightsPlace) -> None:

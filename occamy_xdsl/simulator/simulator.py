@@ -157,6 +157,14 @@ class Simulator:
         """What the program did wrong so far; what it left behind is added when the simulation ends."""
         return self._device.violations
 
+    def fail_call(self, number: int, status: int) -> None:
+        """The `number`-th call from now that returns a status, from 1, will do nothing and return this one."""
+        self._fail = len(self.calls) + number, status
+
+    def leaks(self) -> list[str]:
+        """One line for each kind of thing that is created and not destroyed, or allocated and not freed, so far."""
+        return [*self._device.leaks(), *self._runtime.leaks()]
+
     def write_trace(self, path: Path) -> None:
         """Write the trace for chrome://tracing or Perfetto."""
         self.trace.write(path)
@@ -181,7 +189,7 @@ class Simulator:
         for function in FUNCTIONS.values():
             self._hook(_stub_libraries(), function).value = None
         Simulator._active = None
-        for message in [*self._device.leaks(), *self._runtime.leaks()]:
+        for message in self.leaks():
             self._device.violation(message, ("exit", 0))
         if error is None and self._errors:
             raise self._errors[0]

@@ -64,9 +64,7 @@ class DnnRecomputePass(ModulePass):
     """Bytes that are low enough: nothing is repeated to get below."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if not isinstance(function, FuncOp) or not function.body.blocks:
-                continue
+        for function in dnn.functions_in("value", op, self.name):
             if not any(isinstance(inner, dnn.ControlOp) for inner in function.body.block.ops):
                 recompute(ctx, function, self.budget / 100, self.limit)
 

@@ -1,7 +1,5 @@
 """The networks of the paper and more, at real size, agree with ONNX Runtime within 1e-4 of the largest value."""
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -30,25 +28,15 @@ NETS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def builders(shared: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("paper_nets", shared / "nets/paper_nets.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("net", NETS)
-def test_agrees_with_onnxruntime(net: str, builders: ModuleType):
-    model = builders.build(net)
+def test_agrees_with_onnxruntime(net: str, paper_nets: ModuleType):
+    model = paper_nets.build(net)
     executable = oc.compile(model)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     kinds = {"float32": "FLOAT", "int64": "INT64"}
     specs = [(s.name, kinds[s.dtype], s.shape) for s in executable.signature.inputs]
-    inputs = builders.feeds_for(specs)
+    inputs = paper_nets.feeds_for(specs)
     outputs = executable.run(inputs, poison=True)
     for value, want in zip(session.get_outputs(), session.run(None, inputs), strict=True):
         assert abs(outputs[value.name] - want).max() <= 1e-4 * abs(want).max()

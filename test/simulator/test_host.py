@@ -73,6 +73,12 @@ def test_a_correct_program(program, tmp_path: Path) -> None:
         "cudaMemcpyAsync",
     ]
     assert [e["args"]["bytes"] for e in events if e["ph"] == "C"] == [256, 512, 256, 0]
+    # The Trace Event Format: complete events on named tracks, in order, and counters.
+    named = {e["tid"] for e in events if e["ph"] == "M" and e["name"] == "thread_name" and e["args"]["name"]}
+    complete = [e for e in events if e["ph"] == "X"]
+    assert {e["ph"] for e in events} == {"M", "X", "C"}
+    assert all(e["tid"] in named and e["name"] and e["pid"] == 0 and e["dur"] > 0 for e in complete)
+    assert [e["ts"] for e in complete] == sorted({e["ts"] for e in complete})
 
 
 def test_missing_synchronisation(program, lenient: Simulator) -> None:

@@ -14,7 +14,6 @@ from occamy_xdsl.tools import occamy as tool
 
 USAGE = [
     ("compile NET --target cuda:sm_50", "unknown architecture 'sm_50'"),
-    ("compile NET --target cuda --memory eager", "memory 'eager'"),
     ("run NET --target cuda --simulate --repeat 2", "--repeat"),
     ("run NET --target cuda --simulate --poison", "--poison"),
     ("run NET --trace t.json", "--trace"),

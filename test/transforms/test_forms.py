@@ -41,6 +41,7 @@ VALUE_PASSES = (
     "dnn-fuse-dequantization",
     "dnn-fuse-layers",
     "dnn-insert-memory-ops",
+    "dnn-recompute",
     "dnn-schedule",
     "dnn-stripe",
 )

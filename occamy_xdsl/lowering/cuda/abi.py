@@ -9,36 +9,45 @@ from xdsl.dialects.builtin import i32, i64
 
 from occamy_xdsl.lowering.cpu import abi
 from occamy_xdsl.lowering.cpu.abi import Code, WeightsFile
-from occamy_xdsl.lowering.cuda import api
-from occamy_xdsl.lowering.cuda.program import ERROR, MAIN, MESSAGE_BYTES, SETUP, STREAM, TEARDOWN
+from occamy_xdsl.lowering.cuda.program import ABANDON, ERROR, MAIN, MESSAGE_BYTES, SETUP, SOURCE, TEARDOWN
 from occamy_xdsl.lowering.host import NULL, PTR, VOID, HostModule, Prototype
 from occamy_xdsl.lowering.signature import Signature
 
 
 def define_interface(
-    host: HostModule, signature: Signature, model_bytes: int, weights: WeightsFile | None
+    host: HostModule,
+    signature: Signature,
+    model_bytes: int,
+    weights: WeightsFile | None,
+    *,
+    streams_weights: bool,
 ) -> None:
     """
     Define the functions of `abi.EXPORTS` in `host`, for model handles of `model_bytes` bytes.
 
-    With `weights` None they are embedded: the symbol `abi.WEIGHTS` is defined elsewhere.
+    With `weights` None they are embedded: the symbol `abi.WEIGHTS` is defined elsewhere. With `streams_weights`
+    their file stays mapped while the model lives.
     """
     host.declare(SETUP, Prototype(i32, (PTR, PTR, PTR)))
     host.declare(MAIN, Prototype(i32, (PTR, PTR, PTR)))
+    host.declare(ABANDON, Prototype(VOID, (PTR,)))
     host.declare(TEARDOWN, Prototype(VOID, (PTR,)))
-    api.declare(host, "cudaStreamSynchronize")
     abi.define_description(host, signature)
     if weights is not None and signature.weights_bytes:
         abi.define_map_weights(host, signature, weights)
     elif signature.weights_bytes:
         host.external(abi.WEIGHTS)
-    _define_create(host, signature, model_bytes, weights)
+    mapped_bytes = signature.weights_bytes + abi.TRAILER_BYTES
+    streams_weights = streams_weights and weights is not None and signature.weights_bytes > 0
+    _define_create(host, signature, model_bytes, weights, streams_weights=streams_weights)
     _define_run(host, signature)
 
     f = host.function("occamy_destroy", VOID, [PTR])
     (model,) = f.arguments
     with f.if_(model != NULL):
         f.call(TEARDOWN, model)
+        if streams_weights:
+            f.call("munmap", f.load(model + SOURCE, PTR), mapped_bytes)
         f.call("free", model)
     f.return_()
 
@@ -50,7 +59,12 @@ def define_interface(
 
 
 def _define_create(
-    host: HostModule, signature: Signature, model_bytes: int, weights: WeightsFile | None
+    host: HostModule,
+    signature: Signature,
+    model_bytes: int,
+    weights: WeightsFile | None,
+    *,
+    streams_weights: bool,
 ) -> None:
     """`int occamy_create(void **model, void *pool_or_null)`."""
     f = host.function("occamy_create", i32, [PTR, PTR])
@@ -69,11 +83,18 @@ def _define_create(
                 f.call("free", model)
                 f.return_(code)
     code = f.call(SETUP, model, pool, source.get())
-    if signature.weights_bytes and weights is not None:
+    is_mapped = weights is not None and signature.weights_bytes > 0
+
+    def unmap() -> None:
         f.call("munmap", source.get(), signature.weights_bytes + abi.TRAILER_BYTES)
+
+    if is_mapped and not streams_weights:
+        unmap()
     with f.if_(code != 0):
         f.call("snprintf", f.address(abi.LAST_ERROR), MESSAGE_BYTES, "%s", model + ERROR)
         f.call(TEARDOWN, model)
+        if streams_weights:
+            unmap()
         f.call("free", model)
         f.return_(code)
     f.store(model, result)
@@ -96,7 +117,7 @@ def _define_run(host: HostModule, signature: Signature) -> None:
     code = f.call(MAIN, model, inputs, outputs)
     with f.if_(code != 0):
         # What was enqueued still uses the caller's memory.
-        f.call("cudaStreamSynchronize", f.load(model + STREAM, PTR))
+        f.call(ABANDON, model)
         f.return_(code)
     f.store(0, model + ERROR, i64)
     f.return_(Code.OK)

@@ -299,6 +299,7 @@ CONSTANTS: Mapping[str, int] = {
     "cudaMemcpyDeviceToDevice": 3,
     "cudaStreamNonBlocking": 1,
     "cudaEventDisableTiming": 2,
+    "cudaHostAllocDefault": 0,
     "cudaHostAllocMapped": 2,
     "cudaStreamCaptureModeThreadLocal": 1,
     # cudaDeviceAttr

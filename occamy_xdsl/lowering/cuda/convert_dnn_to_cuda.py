@@ -1,15 +1,25 @@
 """`convert-dnn-to-cuda`: a function in pool form becomes host code that drives a GPU, and its kernels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    IntegerAttr,
+    MemRefType,
+    ModuleOp,
+    StringAttr,
+    i64,
+)
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
+from xdsl.utils.hints import isa
 
 from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
 from occamy_xdsl.dialects import dnn
@@ -21,10 +31,10 @@ from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEI
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cuda import program
 from occamy_xdsl.lowering.cuda.kernels.spec import MAX_ELEMENTS, GpuKernel, gpu_module
-from occamy_xdsl.lowering.cuda.program import Caller, NodeStep, Placement, ProgramBuilder
+from occamy_xdsl.lowering.cuda.program import Caller, NodeStep, OpSteps, Piece, Placement, ProgramBuilder
 from occamy_xdsl.lowering.cuda.ptx import CHIPS
-from occamy_xdsl.lowering.cuda.select import ALIGNMENT, Plan, UnsupportedOpError, select
-from occamy_xdsl.lowering.cuda.steps import Launch
+from occamy_xdsl.lowering.cuda.select import ALIGNMENT, Plan, UnsupportedOpError, operand_of, select
+from occamy_xdsl.lowering.cuda.steps import Allocate, Free, Launch, Transfer
 from occamy_xdsl.lowering.host import HostModule
 
 MODEL_BYTES = "occamy.model_bytes"
@@ -40,9 +50,12 @@ class ConvertDnnToCudaPass(ModulePass):
     Inputs and outputs have copies in device memory beside the pool; weights are listed in the module attribute
     `occamy.weights`, as on a CPU. All nodes that no step computes are refused at once.
 
-    Requires: one function `main` in pool form; buffers of the pool at multiples of 256 bytes.
-    Ensures: the functions `occamy_setup`, `occamy_main` and `occamy_teardown` in the llvm dialect, and
-    a gpu.module if a kernel is launched.
+    With `stream_weights` the weights of an op are copied to the device while the op before it runs. Buffers
+    outside a pool (modes eager and lazy) are allocated when the model runs.
+
+    Requires: one function `main` in buffer form; buffers of a pool at multiples of 256 bytes.
+    Ensures: the functions `occamy_setup`, `occamy_main`, `occamy_abandon` and `occamy_teardown` in the llvm
+    dialect, and a gpu.module if a kernel is launched.
 
     Before:
 
@@ -63,6 +76,8 @@ class ConvertDnnToCudaPass(ModulePass):
 
     chip: str = "sm_75"
     """Architecture for which kernels are generated."""
+    stream_weights: bool = False
+    """Whether the weights stay on the host until shortly before they are needed."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.chip not in CHIPS:
@@ -73,19 +88,26 @@ class ConvertDnnToCudaPass(ModulePass):
         except KeyError as error:
             raise PassFailedException(f"{self.name}: {error.args[0]}") from None
         dnn.check_form(function, "buffer", self.name)
-        _Conversion(op, function, self.chip).run()
+        _Conversion(op, function, self.chip, self.stream_weights).run()
 
 
 class _Conversion:
-    def __init__(self, module: ModuleOp, function: FuncOp, chip: str):
+    def __init__(self, module: ModuleOp, function: FuncOp, chip: str, stream_weights: bool):
         self.module = module
         self.function = function
         self.chip = chip
+        self.stream_weights = stream_weights
         self.refused: list[tuple[str, str, str]] = []
-        self.steps: list[NodeStep] = []
+        self.ops: list[list[NodeStep]] = []
+        """The steps of each op."""
         self.pool_bytes = 0
         self.offsets: dict[SSAValue, int] = {}
         """Byte offset in the pool of each buffer."""
+        self.buffers: dict[SSAValue, int] = {}
+        """Field of the handle for each buffer outside of a pool."""
+        self.fields = 0
+        self.free_fields: dict[bool, list[int]] = {True: [], False: []}
+        """Fields whose last buffer is freed, of host and of device memory."""
         self.blob: dict[str, tuple[Attribute, int]] = {}
         """Value and byte offset of each array of the weights, by key."""
         self.blob_bytes = 0
@@ -101,13 +123,24 @@ class _Conversion:
         if self.refused:
             raise UnsupportedModelError(nodes=self.refused)
         # Weights are known only when the code that reads them is written, and their number is in that code.
-        for item in self.steps:
-            self.find_weights(item)
+        pieces = [self.find_weights(steps) for steps in self.ops]
+        slot_bytes = max((p.target + aligned(p.bytes) for own in pieces for p in own), default=0)
+        # Two slots that need more than all weights would be no use.
+        streams = self.stream_weights and 2 * slot_bytes < self.blob_bytes
+        ops = [
+            OpSteps(tuple(steps), own if streams else ()) for steps, own in zip(self.ops, pieces, strict=True)
+        ]
         host = HostModule()
-        pool_bytes = -(-self.pool_bytes // ALIGNMENT) * ALIGNMENT
-        placement = Placement(pool_bytes, self.blob_bytes, self.staging_bytes, self.find)
+        placement = Placement(
+            aligned(self.pool_bytes),
+            self.blob_bytes,
+            slot_bytes if streams else None,
+            self.staging_bytes,
+            self.fields,
+            self.find,
+        )
         builder = ProgramBuilder(host, placement)
-        builder.build(self.steps, callers["input"], callers["output"])
+        builder.build(ops, callers["input"], callers["output"])
         attributes = self.module.attributes
         attributes[POOL_BYTES] = IntegerAttr(self.pool_bytes, i64)
         attributes[WEIGHTS_BYTES] = IntegerAttr(self.blob_bytes, i64)
@@ -133,7 +166,7 @@ class _Conversion:
             size = dnn.byte_size(argument)
             self.staging[argument] = self.staging_bytes
             group.append(Caller(len(group), self.staging_bytes, size, getattr(name, "data", "")))
-            self.staging_bytes += -(-size // ALIGNMENT) * ALIGNMENT
+            self.staging_bytes += aligned(size)
         return callers
 
     def convert(self, op: Operation) -> None:
@@ -146,12 +179,38 @@ class _Conversion:
                     )
             case dnn.MemOffsetOp():
                 self.offsets[op.view] = op.offset.value.data
-            case dnn.ViewOp() | dnn.ConstantOp() | dnn.DeallocOp() | ReturnOp():
+            case dnn.ViewOp() | dnn.ConstantOp() | ReturnOp():
                 pass
+            case dnn.MallocOp():
+                self.allocate(op)
+            case dnn.DeallocOp():
+                if isinstance(op.buffer.owner, dnn.MallocOp):
+                    on_host = is_on_host(op.buffer)
+                    self.free_fields[on_host].append(self.buffers[op.buffer])
+                    self.ops.append([NodeStep(node_name(op), Free(op.buffer, on_host), None)])
+            case dnn.MemcpyOp():
+                way = "DeviceToHost" if is_on_host(op.destination) else "HostToDevice"
+                size = dnn.byte_size(op.source)
+                step = Transfer(operand_of(op.source), operand_of(op.destination), size, way)
+                if size:
+                    self.ops.append([NodeStep(node_name(op), step, None)])
             case dnn.KernelOp() if op.is_buffer_form:
                 self.select(op)
             case _:
-                raise PassFailedException(f"convert-dnn-to-cuda: '{op.name}' op is not in dnn pool form")
+                raise PassFailedException(f"convert-dnn-to-cuda: '{op.name}' op is not in dnn buffer form")
+
+    def allocate(self, op: dnn.MallocOp) -> None:
+        """Gives a buffer outside of a pool a field of the handle, perhaps that of one that is freed."""
+        on_host = is_on_host(op.buffer)
+        if self.free_fields[on_host]:
+            field = self.free_fields[on_host].pop()
+        else:
+            field = program.BUFFERS + 8 * self.fields
+            self.fields += 1
+        self.buffers[op.buffer] = field
+        # Whoever asks for no bytes gets no address.
+        size = max(1, dnn.byte_size(op.buffer))
+        self.ops.append([NodeStep(node_name(op), Allocate(op.buffer, size, on_host), None)])
 
     def select(self, op: dnn.KernelOp) -> None:
         node = node_name(op)
@@ -161,8 +220,7 @@ class _Conversion:
             self.refused.append((node, op.name, str(error)))
             return
         self.check_workspace(op, plan)
-        workspace = 0 if op.workspace is None else self.offsets[op.workspace]
-        self.steps += [NodeStep(node, step, workspace) for step in plan.steps]
+        self.ops.append([NodeStep(node, step, op.workspace) for step in plan.steps])
 
     def check_workspace(self, op: dnn.KernelOp, plan: Plan) -> None:
         have = 0 if op.workspace is None else dnn.byte_size(op.workspace)
@@ -175,34 +233,46 @@ class _Conversion:
     def kernels(self) -> list[GpuKernel]:
         """All kernels; a node with a buffer that is too large for 32-bit indices is refused."""
         found: list[GpuKernel] = []
-        for item in self.steps:
+        for item in (item for steps in self.ops for item in steps):
             if isinstance(item.step, Launch):
                 if any(buffer.extent > MAX_ELEMENTS for buffer in item.step.kernel.arguments):
                     self.refused.append((item.node, "kernel", "a buffer of 2^31 elements or more on a GPU"))
                 found.append(item.step.kernel)
         return found
 
-    def find_weights(self, item: NodeStep) -> None:
-        """Gives the constants that a step reads their places."""
-        for operand in item.step.read:
+    def find_weights(self, steps: Sequence[NodeStep]) -> tuple[Piece, ...]:
+        """Gives the constants that an op reads their places; its pieces of the weights."""
+        ranges: dict[int, int] = {}
+        for operand in (operand for item in steps for operand in item.step.read):
             if isinstance(operand.place, Weights):
-                self.in_blob(operand.place, WeightsRefAttr(operand.place), operand.buffer)
+                start, size = self.in_blob(operand.place, WeightsRefAttr(operand.place), operand.buffer)
+                ranges[start] = size
             elif isinstance(operand.place, SSAValue):
                 root = root_of(operand.place)
                 if isinstance(root.owner, dnn.ConstantOp):
-                    self.constant(root.owner)
+                    start, size = self.constant(root.owner)
+                    ranges[start] = size
+        pieces: list[Piece] = []
+        for start, size in sorted(ranges.items()):
+            last = pieces[-1] if pieces else Piece(0, 0, 0)
+            end = aligned(last.bytes)
+            if pieces and last.source + end == start:
+                pieces[-1] = Piece(last.source, end + size, last.target)
+            else:
+                pieces.append(Piece(start, size, last.target + end))
+        return tuple(pieces)
 
-    def constant(self, op: dnn.ConstantOp) -> int:
+    def constant(self, op: dnn.ConstantOp) -> tuple[int, int]:
         element = str(dnn.element_type_of(op.output))
         return self.in_blob(op.weights, op.value, Buffer.contiguous(dnn.shape_of(op.output), element))
 
-    def in_blob(self, weights: Weights, value: Attribute, buffer: Buffer) -> int:
-        """Byte offset of an array in the weights."""
+    def in_blob(self, weights: Weights, value: Attribute, buffer: Buffer) -> tuple[int, int]:
+        """Byte offset of an array in the weights, and its bytes."""
+        size = buffer.extent * buffer.element_bytes
         if weights.key not in self.blob:
             self.blob[weights.key] = value, self.blob_bytes
-            size = buffer.extent * buffer.element_bytes
-            self.blob_bytes += -(-size // ALIGNMENT) * ALIGNMENT
-        return self.blob[weights.key][1]
+            self.blob_bytes += aligned(size)
+        return self.blob[weights.key][1], size
 
     def find(self, place: SSAValue | Weights, buffer: Buffer) -> tuple[int, int]:
         """The field of the handle with the base of a place, and the place's byte offset from there."""
@@ -211,7 +281,21 @@ class _Conversion:
         root = root_of(place)
         shift = offset_in_root(place) * dnn.element_bytes(dnn.element_type_of(place))
         if isinstance(root.owner, dnn.ConstantOp):
-            return program.WEIGHTS, self.constant(root.owner) + shift
+            return program.WEIGHTS, self.constant(root.owner)[0] + shift
         if isinstance(root, BlockArgument):
             return program.STAGING, self.staging[root] + shift
+        if root in self.buffers:
+            return self.buffers[root], shift
         return program.POOL, self.offsets[root] + shift
+
+
+def aligned(size: int) -> int:
+    """The next multiple of ALIGNMENT."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def is_on_host(buffer: SSAValue) -> bool:
+    """Whether a buffer is in the host's memory."""
+    type_ = buffer.type
+    assert isa(type_, MemRefType[Attribute])
+    return type_.memory_space == StringAttr("host")

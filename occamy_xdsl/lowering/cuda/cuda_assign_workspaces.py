@@ -1,5 +1,6 @@
 """`cuda-assign-workspaces`: ops get the scratch memory that their library calls and kernels use on a GPU."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from occamy_xdsl.lowering.cuda.convolutions import EMPTY, Database
 from occamy_xdsl.lowering.cuda.select import (
     ALGORITHM,
     ALIGNMENT,
+    LEAST_CHANNELS,
     LIBRARY_BYTES,
+    PROLOGUE_CHANNELS,
     UnsupportedOpError,
     problem_of,
+    prologue_channels,
     select,
 )
 
@@ -39,6 +43,9 @@ class CudaAssignWorkspacesPass(ModulePass):
     allocated before the op and freed after it, so that the planner places it like any other buffer. Choices are
     noted in the attributes `cuda.algorithm` and `cuda.library_bytes`; without them a convolution runs the
     algorithm that needs no workspace.
+
+    A prologue of a convolution is computed into the workspace, for as many channels at once as fit under the peak,
+    at least 32: the convolution is then the sum of convolutions of these channels.
 
     Requires: buffer form with `dnn.malloc`.
     Ensures: every op that a GPU can compute has the workspace that its steps ask for.
@@ -66,7 +73,7 @@ class CudaAssignWorkspacesPass(ModulePass):
     cudnn: int = 9
     """Major version of cuDNN for which the database is asked."""
     limit: int | None = None
-    """Most bytes that a library may use for one op, instead of what fits under the peak."""
+    """Bytes that a workspace may have where the op needs no more, instead of what fits under the peak."""
     database: str | None = None
     """Path of a database of convolutions."""
 
@@ -75,10 +82,15 @@ class CudaAssignWorkspacesPass(ModulePass):
         for function in dnn.functions_in("buffer", op, self.name):
             for kernel, room in rooms(function.body.block):
                 if kernel.workspace is None:
-                    self.assign(kernel, database, room if self.limit is None else self.limit)
+                    if self.limit is not None:
+                        room = max(0, self.limit - scratch_bytes(kernel))
+                    self.assign(kernel, database, room)
 
     def assign(self, op: dnn.KernelOp, database: Database, limit: int) -> None:
+        """Gives an op a workspace that has at most `limit` bytes more than it needs."""
         if isinstance(op, dnn.ConvOp):
+            if op.prologue is not None:
+                limit -= self.widen_prologue(op, limit)
             choice = database.choose(problem_of(op), self.chip, self.cudnn, limit)
             op.attributes[ALGORITHM] = IntegerAttr(choice.algorithm, i64)
             op.attributes[LIBRARY_BYTES] = IntegerAttr(choice.workspace_bytes, i64)
@@ -87,6 +99,19 @@ class CudaAssignWorkspacesPass(ModulePass):
             op.attributes[LIBRARY_BYTES] = IntegerAttr(size, i64)
         if size := scratch_bytes(op):
             assign(op, size)
+
+    @staticmethod
+    def widen_prologue(op: dnn.ConvOp, room: int) -> int:
+        """Computes the prologue for as many channels at once as fit into `room` more bytes; the bytes it takes."""
+        before = scratch_bytes(op)
+
+        def more(channels: int) -> int:
+            op.attributes[PROLOGUE_CHANNELS] = IntegerAttr(channels, i64)
+            return scratch_bytes(op) - before
+
+        all_channels = op.input_shape[1]
+        widths = [*range(prologue_channels(op), all_channels, LEAST_CHANNELS), all_channels]
+        return more(widths[max(0, bisect_right(widths, room, key=more) - 1)])
 
 
 def scratch_bytes(op: dnn.KernelOp) -> int:

@@ -27,7 +27,7 @@ class CompiledCudaModel:
     weights: Path | None
     """File of `signature.weights_bytes` bytes; None if there are no weights."""
     streams_weights: bool = False
-    """They are copied to the device at once, wherever they are kept."""
+    """Whether the weights must be in a file, which stays mapped while the model lives."""
 
     @property
     def machine(self) -> str:
@@ -36,7 +36,9 @@ class CompiledCudaModel:
 
     def define_interface(self, host: HostModule, weights: WeightsFile | None) -> None:
         """Define the functions of the C interface."""
-        abi.define_interface(host, self.signature, self.model_bytes, weights)
+        abi.define_interface(
+            host, self.signature, self.model_bytes, weights, streams_weights=self.streams_weights
+        )
 
     def object_with(self, host: HostModule) -> bytes:
         """One object with the host code and its interface."""

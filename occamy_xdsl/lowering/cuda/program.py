@@ -1,14 +1,18 @@
 """
 Host code that runs the steps of a model on a GPU, as llvm-dialect functions that call NVIDIA's libraries.
 
-Three functions work on a model handle, a block of host memory that starts as zeros:
+Four functions work on a model handle, a block of host memory that starts as zeros:
 
 - `occamy_setup(model, pool, weights)` makes one device allocation, copies the weights to it, loads the kernels
   and creates streams, library handles and descriptors;
 - `occamy_main(model, inputs, outputs)` enqueues the whole model on one stream and waits for it;
+- `occamy_abandon(model)` waits for what a failed `occamy_main` has enqueued and frees what it has allocated;
 - `occamy_teardown(model)` releases what the handle holds, however far the setup came.
 
 The first two return 0 or `Code.DEVICE`; then the handle holds a message with the node, the call and its status.
+
+Weights may be streamed: the device has two slots for the weights of one op each. A second stream fills one while
+the op that reads the other runs; events order the two streams. The host's weights stay in use until the teardown.
 """
 
 import struct
@@ -26,8 +30,10 @@ from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cuda import api
 from occamy_xdsl.lowering.cuda.api import CONSTANTS, FUNCTIONS
 from occamy_xdsl.lowering.cuda.steps import (
+    Allocate,
     Convolution,
     Deconvolution,
+    Free,
     Launch,
     Matrix,
     Operand,
@@ -36,19 +42,26 @@ from occamy_xdsl.lowering.cuda.steps import (
     Scratch,
     Softmax,
     Step,
+    Transfer,
     Window,
 )
 from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Value
 from occamy_xdsl.lowering.host import Operand as Argument
 
-SETUP, MAIN, TEARDOWN = "occamy_setup", "occamy_main", "occamy_teardown"
+SETUP, MAIN, ABANDON, TEARDOWN = "occamy_setup", "occamy_main", "occamy_abandon", "occamy_teardown"
 KERNELS = "occamy_kernels"
 """Symbol of the PTX text, which ends in a zero byte."""
 
 # Byte offsets of the fields of a model handle; those of the kernels and descriptors follow.
-POOL, OWNED, WEIGHTS, STAGING, STREAM, CUDNN, CUBLAS, MODULE, DEVICE, ERROR = (8 * i for i in range(10))
+POOL, OWNED, WEIGHTS, STAGING, STREAM, CUDNN, CUBLAS, MODULE, DEVICE, SOURCE, FILLING = (
+    8 * i for i in range(11)
+)
+READY, DONE = ((8 * (11 + 2 * i), 8 * (12 + 2 * i)) for i in range(2))
+"""The events of each slot for streamed weights: it is filled, and nothing reads it any more."""
+ERROR = 8 * 15
 MESSAGE_BYTES = 512
-_FIELDS = ERROR + MESSAGE_BYTES
+BUFFERS = ERROR + MESSAGE_BYTES
+"""The first field of buffers outside of a pool."""
 
 _FLOAT = CONSTANTS["CUDNN_DATA_FLOAT"]
 _ALGORITHM_0 = CONSTANTS["CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM"]
@@ -71,18 +84,48 @@ class Placement:
 
     pool_bytes: int
     weights_bytes: int
+    """Bytes of the weights that the caller has."""
+    slot_bytes: int | None
+    """Bytes of each of the two slots for streamed weights; None where all weights are on the device."""
     staging_bytes: int
+    buffers: int
+    """Fields for buffers outside of a pool, from BUFFERS on."""
     find: Callable[[SSAValue | Weights, Buffer], tuple[int, int]]
-    """The field of the handle that holds the base (POOL, WEIGHTS or STAGING), and the offset of a place."""
+    """
+    The field of the handle that holds the base (POOL, WEIGHTS, STAGING or that of a buffer), and the offset of a
+    place.
+    """
+
+    @property
+    def device_weights_bytes(self) -> int:
+        """Bytes of device memory for weights."""
+        return self.weights_bytes if self.slot_bytes is None else 2 * self.slot_bytes
 
 
 @dataclass(frozen=True)
 class NodeStep:
-    """A step, the node of the model it belongs to, and the offset of its op's workspace in the pool."""
+    """A step, the node of the model it belongs to, and its op's workspace."""
 
     node: str
     step: Step
-    workspace: int
+    workspace: SSAValue | None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of the caller's weights, and where it is in a slot, in bytes."""
+
+    source: int
+    bytes: int
+    target: int
+
+
+@dataclass(frozen=True)
+class OpSteps:
+    """All steps of one op, and what of streamed weights they read."""
+
+    steps: tuple[NodeStep, ...]
+    pieces: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,7 +198,7 @@ def _descriptors(step: Step) -> list[Descriptor]:
             return [*tensors(step.x, step.y), PoolingShape(step.mode, step.sizes, step.window)]
         case Softmax():
             return tensors(step.x, step.y)
-        case Launch() | Product():
+        case Launch() | Product() | Allocate() | Free() | Transfer():
             return []
 
 
@@ -165,15 +208,17 @@ def _bias_shape(step: Convolution) -> TensorShape:
 
 
 class ProgramBuilder:
-    """Writes the three functions into `host`; `model_bytes` is known afterwards."""
+    """Writes the four functions into `host`; `model_bytes` is known afterwards."""
 
     def __init__(self, host: HostModule, placement: Placement):
         self.host = host
         self.placement = placement
-        self.model_bytes = _FIELDS
+        self.model_bytes = BUFFERS + 8 * placement.buffers
         self._declared: set[str] = set()
         self.kernels: dict[str, int] = {}
         self._descriptors: dict[Descriptor, int] = {}
+        self._nodes: dict[str | Descriptor, str] = {}
+        """The first node that needs a kernel or descriptor, for messages."""
         self.algorithms: dict[Convolution, int] = {}
 
     # --- calls ---
@@ -218,6 +263,10 @@ class ProgramBuilder:
         self.model_bytes += 8
         return offset
 
+    def _where(self, key: str | Descriptor) -> str:
+        """The start of a message about a kernel or descriptor."""
+        return f"node '{self._nodes[key]}': "
+
     def _collect(self, steps: Sequence[NodeStep]) -> None:
         """Gives every kernel and descriptor its field; descriptors of one kind lie side by side."""
         wanted: dict[Descriptor, None] = {}
@@ -225,14 +274,18 @@ class ProgramBuilder:
             step = item.step
             if isinstance(step, Launch) and step.kernel.symbol not in self.kernels:
                 self.kernels[step.kernel.symbol] = self._slot()
+                self._nodes[step.kernel.symbol] = item.node
             if isinstance(step, Convolution):
                 self.algorithms[step] = self._slot()
-            wanted.update(dict.fromkeys(_descriptors(step)))
+            for key in _descriptors(step):
+                wanted.setdefault(key)
+                self._nodes.setdefault(key, item.node)
         for key in sorted(wanted, key=lambda key: key.kind):
             self._descriptors[key] = self._slot()
 
-    def build(self, steps: Sequence[NodeStep], inputs: Sequence[Caller], outputs: Sequence[Caller]) -> None:
+    def build(self, ops: Sequence[OpSteps], inputs: Sequence[Caller], outputs: Sequence[Caller]) -> None:
         """Write everything."""
+        steps = [item for op in ops for item in op.steps]
         self._collect(steps)
         libraries = ["cudart"]
         if self.kernels:
@@ -244,7 +297,8 @@ class ProgramBuilder:
             libraries.append("cublas")
         self._define_failures(libraries)
         self._define_setup(libraries, steps)
-        self._define_main(steps, inputs, outputs)
+        self._define_main(ops, inputs, outputs)
+        self._define_abandon(steps)
         self._define_teardown(libraries)
 
     # --- setup ---
@@ -262,7 +316,12 @@ class ProgramBuilder:
         check("cudaStreamCreateWithFlags", model + STREAM, CONSTANTS["cudaStreamNonBlocking"])
         stream = f.load(model + STREAM, PTR)
         self._allocate(f, pool)
-        if self.placement.weights_bytes:
+        if self.placement.slot_bytes is not None:
+            f.store(weights, model + SOURCE)
+            check("cudaStreamCreateWithFlags", model + FILLING, CONSTANTS["cudaStreamNonBlocking"])
+            for event in (*READY, *DONE):
+                check("cudaEventCreateWithFlags", model + event, CONSTANTS["cudaEventDisableTiming"])
+        elif self.placement.weights_bytes:
             target = f.load(model + WEIGHTS, PTR)
             way = CONSTANTS["cudaMemcpyHostToDevice"]
             size = self.placement.weights_bytes
@@ -271,7 +330,7 @@ class ProgramBuilder:
             check("cuModuleLoadData", model + MODULE, f.address(KERNELS))
             module = f.load(model + MODULE, PTR)
             for name, slot in self.kernels.items():
-                check("cuModuleGetFunction", model + slot, module, name)
+                check("cuModuleGetFunction", model + slot, module, name, where=self._where(name))
         if "cudnn" in libraries:
             check("cudnnCreate", model + CUDNN)
             check("cudnnSetStream", f.load(model + CUDNN, PTR), stream)
@@ -279,7 +338,7 @@ class ProgramBuilder:
             check("cublasCreate_v2", model + CUBLAS)
             check("cublasSetStream_v2", f.load(model + CUBLAS, PTR), stream)
         for key, slot in self._descriptors.items():
-            check(f"cudnnCreate{key.kind}Descriptor", model + slot)
+            check(f"cudnnCreate{key.kind}Descriptor", model + slot, where=self._where(key))
             self._describe(f, key, f.load(model + slot, PTR))
         for item in steps:
             if isinstance(item.step, Convolution):
@@ -294,7 +353,7 @@ class ProgramBuilder:
         """The one allocation: pool (unless it is given), staging memory and weights, in this order."""
         model = f.arguments[0]
         place = self.placement
-        rest = place.staging_bytes + place.weights_bytes
+        rest = place.staging_bytes + place.device_weights_bytes
         start = f.variable(NULL, PTR)
         f.store(pool, model + POOL)
         if rest or place.pool_bytes:
@@ -316,7 +375,7 @@ class ProgramBuilder:
         """Give a new descriptor its meaning."""
 
         def check(name: str, *arguments: Argument) -> None:
-            self.check(f, "", name, descriptor, *arguments)
+            self.check(f, self._where(key), name, descriptor, *arguments)
 
         match key:
             case TensorShape(shape, strides):
@@ -389,11 +448,11 @@ class ProgramBuilder:
     # --- run ---
 
     def _define_main(
-        self, steps: Sequence[NodeStep], inputs: Sequence[Caller], outputs: Sequence[Caller]
+        self, ops: Sequence[OpSteps], inputs: Sequence[Caller], outputs: Sequence[Caller]
     ) -> None:
         f = self.host.function(MAIN, i32, [PTR, PTR, PTR])
         model, sources, targets = f.arguments
-        run = _Run(self, f, [item.step for item in steps])
+        run = _Run(self, f, [item.step for op in ops for item in op.steps])
         self.check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
         h2d, d2h = CONSTANTS["cudaMemcpyHostToDevice"], CONSTANTS["cudaMemcpyDeviceToHost"]
         for tensor in inputs:
@@ -403,8 +462,7 @@ class ProgramBuilder:
                     f, f"input '{tensor.name}': ", "cudaMemcpyAsync", run.bases[STAGING] + tensor.offset, source,
                     tensor.bytes, h2d, run.stream,
                 )  # fmt: skip
-        for item in steps:
-            run.step(item)
+        run.ops(ops)
         for tensor in outputs:
             if tensor.bytes:
                 target = f.load(targets + 8 * tensor.index, PTR)
@@ -415,7 +473,29 @@ class ProgramBuilder:
         self.check(f, "", "cudaStreamSynchronize", run.stream)
         f.return_(0)
 
-    # --- teardown ---
+    # --- release ---
+
+    def _define_abandon(self, steps: Sequence[NodeStep]) -> None:
+        """Statuses are ignored: the failure before is the one to report."""
+        f = self.host.function(ABANDON, VOID, [PTR])
+        (model,) = f.arguments
+        self._declare("cudaStreamSynchronize")
+        f.call("cudaStreamSynchronize", f.load(model + STREAM, PTR))
+        if self.placement.slot_bytes is not None:
+            f.call("cudaStreamSynchronize", f.load(model + FILLING, PTR))
+        fields = {
+            self.placement.find(item.step.buffer, Buffer.contiguous(()))[0]: item.step.on_host
+            for item in steps
+            if isinstance(item.step, Allocate)
+        }
+        for field, on_host in fields.items():
+            name = "cudaFreeHost" if on_host else "cudaFree"
+            self._declare(name)
+            address = f.load(model + field, PTR)
+            with f.if_(address != NULL):
+                f.call(name, address)
+                f.store(NULL, model + field)
+        f.return_()
 
     def _define_teardown(self, libraries: Sequence[str]) -> None:
         """Statuses are ignored: there is nobody to report them to, and the rest has to be released."""
@@ -434,6 +514,10 @@ class ProgramBuilder:
             self._declare("cudaSetDevice", "cudaStreamSynchronize")
             f.call("cudaSetDevice", f.load(model + DEVICE, i32))
             f.call("cudaStreamSynchronize", stream)
+            if self.placement.slot_bytes is not None:
+                filling = f.load(model + FILLING, PTR)
+                with f.if_(filling != NULL):
+                    f.call("cudaStreamSynchronize", filling)
         for kind, group in groupby(self._descriptors.items(), lambda entry: entry[0].kind):
             slots = [slot for _, slot in group]
             with f.for_(len(slots)) as i:
@@ -445,6 +529,10 @@ class ProgramBuilder:
         if "cuda" in libraries:
             release(MODULE, "cuModuleUnload")
         release(OWNED, "cudaFree")
+        if self.placement.slot_bytes is not None:
+            for event in (*READY, *DONE):
+                release(event, "cudaEventDestroy")
+            release(FILLING, "cudaStreamDestroy")
         release(STREAM, "cudaStreamDestroy")
         f.return_()
 
@@ -464,8 +552,10 @@ class _Run:
         # The driver copies the values at each launch, so all launches share these arrays.
         self.parameters = f.array(8 * (most + 1)) if most else None
         self.values = f.array(8 * most) if most else None
-        self.workspace = 0
+        self.workspace: tuple[int, int] = POOL, 0
         self.where = ""
+        self.slot: tuple[int, Sequence[Piece]] = 0, ()
+        """Of streamed weights, where the slot of the current op starts, and what is in it."""
 
     def call(self, name: str, *arguments: Argument) -> None:
         self.program.check(self.f, self.where, name, *arguments)
@@ -474,12 +564,22 @@ class _Run:
         """The device address of element (0, 0, ...) of an operand, or of scratch memory."""
         if operand is None:
             return NULL
-        if isinstance(operand, Scratch):
-            return self.bases[POOL] + (self.workspace + operand.offset)
-        if isinstance(operand.place, Scratch):
-            return self.bases[POOL] + (self.workspace + operand.place.offset + operand.shift)
-        base, offset = self.program.placement.find(operand.place, operand.buffer)
-        return self.bases[base] + (offset + operand.shift)
+        place = operand if isinstance(operand, Scratch) else operand.place
+        shift = 0 if isinstance(operand, Scratch) else operand.shift
+        if isinstance(place, Scratch):
+            base, start = self.workspace
+            return self.base(base) + (start + place.offset + shift)
+        assert isinstance(operand, Operand)
+        base, offset = self.program.placement.find(place, operand.buffer)
+        if base == WEIGHTS and self.program.placement.slot_bytes is not None:
+            start, pieces = self.slot
+            piece = next(p for p in pieces if p.source <= offset < p.source + p.bytes)
+            offset = start + piece.target + offset - piece.source
+        return self.base(base) + (offset + operand.shift)
+
+    def base(self, field: int) -> Value:
+        """The address in a field of the handle; only those of buffers change while the model runs."""
+        return self.bases[field] if field in self.bases else self.field(field)
 
     def field(self, offset: int) -> Value:
         return self.f.load(self.f.arguments[0] + offset, PTR)
@@ -490,10 +590,64 @@ class _Run:
     def tensor(self, operand: Operand) -> Value:
         return self.descriptor(TensorShape.of(operand.buffer))
 
+    def ops(self, ops: Sequence[OpSteps]) -> None:
+        """Emit all steps; streamed weights are on their way to the device one op ahead."""
+        streamed = [op for op in ops if op.pieces]
+        if streamed:
+            self.fill(0, streamed[0])
+        number = 0
+        for op in ops:
+            if op.pieces:
+                if number + 1 < len(streamed):
+                    self.fill(number + 1, streamed[number + 1])
+                self.where = f"node '{op.steps[0].node}': "
+                self.slot = self.start_of(number), op.pieces
+                self.call("cudaStreamWaitEvent", self.stream, self.field(READY[number % 2]), 0)
+            for item in op.steps:
+                self.step(item)
+            if op.pieces:
+                self.call("cudaEventRecord", self.field(DONE[number % 2]), self.stream)
+                number += 1
+
+    def start_of(self, number: int) -> int:
+        """Where the slot of the `number`-th op with streamed weights starts, in bytes."""
+        slot_bytes = self.program.placement.slot_bytes
+        assert slot_bytes is not None
+        return number % 2 * slot_bytes
+
+    def fill(self, number: int, op: OpSteps) -> None:
+        """Copy the weights of an op to its slot as soon as the op before the last one is done."""
+        self.where = f"weights of node '{op.steps[0].node}': "
+        filling = self.field(FILLING)
+        self.call("cudaStreamWaitEvent", filling, self.field(DONE[number % 2]), 0)
+        way = CONSTANTS["cudaMemcpyHostToDevice"]
+        for piece in op.pieces:
+            target = self.bases[WEIGHTS] + (self.start_of(number) + piece.target)
+            source = self.field(SOURCE) + piece.source
+            self.call("cudaMemcpyAsync", target, source, piece.bytes, way, filling)
+        self.call("cudaEventRecord", self.field(READY[number % 2]), filling)
+
     def step(self, item: NodeStep) -> None:
         """Emit one step."""
-        self.where, self.workspace = f"node '{item.node}': ", item.workspace
+        self.where = f"node '{item.node}': "
+        if item.workspace is not None:
+            self.workspace = self.program.placement.find(item.workspace, Buffer.contiguous(()))
         match item.step:
+            case Allocate() as step:
+                slot, _ = self.program.placement.find(step.buffer, Buffer.contiguous(()))
+                flags = (CONSTANTS["cudaHostAllocDefault"],) if step.on_host else ()
+                name = "cudaHostAlloc" if step.on_host else "cudaMalloc"
+                self.call(name, self.f.arguments[0] + slot, step.bytes, *flags)
+            case Free() as step:
+                slot, _ = self.program.placement.find(step.buffer, Buffer.contiguous(()))
+                self.call("cudaFreeHost" if step.on_host else "cudaFree", self.field(slot))
+                self.f.store(NULL, self.f.arguments[0] + slot)
+            case Transfer() as step:
+                way = CONSTANTS[f"cudaMemcpy{step.way}"]
+                self.call(
+                    "cudaMemcpyAsync", self.address(step.target), self.address(step.source), step.bytes, way,
+                    self.stream,
+                )  # fmt: skip
             case Launch() as step:
                 self.launch(step)
             case Convolution() as step:
@@ -561,12 +715,13 @@ class _Run:
         y = self.tensor(step.y), self.address(step.y)
         handle = self.field(CUDNN)
         if step.bias is None:
-            self.call("cudnnConvolutionForward", handle, self.one, *operands, self.zero, *y)
+            scale = self.one if step.accumulates else self.zero
+            self.call("cudnnConvolutionForward", handle, self.one, *operands, scale, *y)
             return
         z = y if step.z is None else (self.tensor(step.z), self.address(step.z))
         self.call(
             "cudnnConvolutionBiasActivationForward", handle, self.one, *operands,
-            self.zero if step.z is None else self.one, *z, self.descriptor(_bias_shape(step)),
+            self.zero if step.z is None and not step.accumulates else self.one, *z, self.descriptor(_bias_shape(step)),
             self.address(step.bias), self.descriptor(Relu()), *y,
         )  # fmt: skip
 

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, f32
 from xdsl.ir import Block, SSAValue
@@ -17,10 +19,9 @@ from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cpu.kernels.strided import collapse
 from occamy_xdsl.lowering.cuda.convolutions import Problem
 from occamy_xdsl.lowering.cuda.kernels import points
-from occamy_xdsl.lowering.cuda.kernels.copy import copy_kernel
-from occamy_xdsl.lowering.cuda.kernels.elementwise import Elementwise
 from occamy_xdsl.lowering.cuda.kernels.rows import RowLayerNorm, RowReduce, RowSoftmax
 from occamy_xdsl.lowering.cuda.kernels.spec import VECTOR_BYTES, GpuKernel
+from occamy_xdsl.lowering.cuda.kernels.tiled import copy_kernel, elementwise_kernel
 from occamy_xdsl.lowering.cuda.steps import (
     Convolution,
     Deconvolution,
@@ -38,11 +39,13 @@ from occamy_xdsl.lowering.cuda.steps import (
 ALIGNMENT = 256
 """Bytes to which everything in device memory is aligned, as the libraries like it."""
 
-ALGORITHM, LIBRARY_BYTES = "cuda.algorithm", "cuda.library_bytes"
+ALGORITHM, LIBRARY_BYTES, PROLOGUE_CHANNELS = "cuda.algorithm", "cuda.library_bytes", "cuda.prologue_channels"
 """
 Attributes that `cuda-assign-workspaces` gives to an op that a library computes: the algorithm of a convolution,
-and the bytes of workspace that the library may use.
+the bytes of workspace that the library may use, and the channels for which a prologue is computed at once.
 """
+LEAST_CHANNELS = 32
+"""Channels for which a prologue is computed at once where memory is short."""
 
 
 class UnsupportedOpError(Exception):
@@ -95,8 +98,9 @@ def operand_of(value: SSAValue) -> Operand:
 def is_aligned(*operands: Operand) -> bool:
     """Whether all operands start at multiples of 16 bytes, given that whole buffers start at more."""
     return all(
-        not isinstance(o.place, SSAValue)
-        or offset_in_root(o.place) * o.buffer.element_bytes % VECTOR_BYTES == 0
+        o.shift % VECTOR_BYTES == 0
+        if not isinstance(o.place, SSAValue)
+        else (offset_in_root(o.place) + o.offset) * o.buffer.element_bytes % VECTOR_BYTES == 0
         for o in operands
     )
 
@@ -143,12 +147,12 @@ def select(op: dnn.KernelOp) -> Plan:
 
 def _elementwise(plan: Plan, body: Block, inputs: Sequence[Operand], out: Operand) -> None:
     shape = out.buffer.shape
-    kernel = Elementwise(
+    kernel = elementwise_kernel(
         body,
         tuple(operand.buffer.broadcast_to(shape) for operand in inputs),
         out.buffer,
-        is_aligned(*inputs, out),
-        any(shares_memory(operand, out) for operand in inputs),
+        aligned=is_aligned(*inputs, out),
+        in_place=any(shares_memory(operand, out) for operand in inputs),
     )
     plan.launch(kernel, *inputs, out)
 
@@ -245,7 +249,7 @@ def _describable(operand: Operand) -> bool:
 
 def problem_of(op: dnn.ConvOp) -> Problem:
     """The convolution that cuDNN is asked for."""
-    x, pads = dnn.shape_of(op.input), dnn.ints(op.pads)
+    x, pads = op.input_shape, dnn.ints(op.pads)
     rank = len(x) - 2
     low, high = pads[:rank], pads[rank:]
     if low != high:
@@ -257,54 +261,139 @@ def problem_of(op: dnn.ConvOp) -> Problem:
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some channels of a convolution's input, from `first` of all of them on."""
+
+    operand: Operand
+    first: int
+
+    @property
+    def channels(self) -> int:
+        """Number of channels."""
+        return self.operand.buffer.shape[1]
+
+
+def prologue_channels(op: dnn.ConvOp) -> int:
+    """Channels of the input that a prologue is computed for at once."""
+    channels = op.input_shape[1]
+    if op.group_.value.data > 1:
+        return channels
+    return _attribute(op, PROLOGUE_CHANNELS) or min(channels, LEAST_CHANNELS)
+
+
+def _parts(op: dnn.ConvOp) -> list[Part]:
+    """The input in the parts that are convolved one after the other, whose sum is the result."""
+    most = prologue_channels(op) if op.prologue is not None else op.input_shape[1]
+    parts: list[Part] = []
+    start = 0
+    for operand in map(operand_of, (op.input, *op.joined)):
+        channels, stride = operand.buffer.shape[1], operand.buffer.strides[1]
+        for first in range(0, channels, most):
+            shape = (operand.buffer.shape[0], min(most, channels - first), *operand.buffer.shape[2:])
+            buffer = replace(operand.buffer, shape=shape)
+            parts.append(Part(replace(operand, buffer=buffer, offset=first * stride), start + first))
+        start += channels
+    return parts
+
+
+def _convolved(plan: Plan, op: dnn.ConvOp, part: Part) -> Operand:
+    """What cuDNN takes in the place of a part: after the prologue, padded where ends differ, with its strides."""
+    x = part.operand
+    if op.prologue is not None:
+        extras = [_of_channels(operand_of(value), part) for value in op.prologue_extras]
+        result = plan.temporary(x.buffer.shape)
+        _elementwise(plan, op.prologue.block, [x, *extras], result)
+        x = result
+    pads = dnn.ints(op.pads)
+    rank = len(pads) // 2
+    if pads[:rank] != pads[rank:]:
+        low, high = (0, 0, *pads[:rank]), (0, 0, *pads[rank:])
+        padded = plan.temporary([a + size + b for a, size, b in zip(low, x.buffer.shape, high, strict=True)])
+        plan.launch(points.Pad(low, high, "constant", 0.0, x.buffer, padded.buffer), x, padded)
+        return padded
+    return x if _describable(x) else plan.contiguous(x)
+
+
+def _of_channels(extra: Operand, part: Part) -> Operand:
+    """The elements of a value a channel, or one in all, for a part."""
+    at = extra.buffer.rank - part.operand.buffer.rank + 1
+    if at < 0 or extra.buffer.shape[at] == 1:
+        return extra
+    shape = (*extra.buffer.shape[:at], part.channels, *extra.buffer.shape[at + 1 :])
+    offset = extra.offset + part.first * extra.buffer.strides[at]
+    return replace(extra, buffer=replace(extra.buffer, shape=shape), offset=offset)
+
+
+def _filter_of(plan: Plan, op: dnn.ConvOp, part: Part) -> Operand:
+    """The filter's packed slice for a part; of a constant it is one, too."""
+    w = operand_of(op.filter)
+    shape = (w.buffer.shape[0], part.channels // op.group_.value.data, *w.buffer.shape[2:])
+    if shape == w.buffer.shape:
+        return plan.contiguous(w)
+    first, end = part.first, part.first + shape[1]
+    constant = op.filter.owner
+    if isinstance(constant, dnn.ConstantOp):
+
+        def channels(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return array[:, first:end]
+
+        weights = constant.weights
+        label = f"channels{first}-{end}"
+        slice_ = Weights.derived(label, channels, weights, dtype=weights.dtype, shape=shape)
+        return Operand(slice_, Buffer.contiguous(shape))
+    return plan.contiguous(Operand(w.place, replace(w.buffer, shape=shape), first * w.buffer.strides[1]))
+
+
 def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
-    x, w = operand_of(op.input), operand_of(op.filter)
-    _require_f32(op, x, w, out)
-    if op.prologue is not None or op.joined:
-        raise UnsupportedOpError("cuDNN has no prologue, and one input: run dnn-fuse-layers{prologues=false}")
-    if x.buffer.rank > 5:
-        raise UnsupportedOpError(f"cuDNN convolves 1 to 3 spatial dimensions, not {x.buffer.rank - 2}")
-    problem = problem_of(op)
+    parts, w = _parts(op), operand_of(op.filter)
+    _require_f32(op, *(part.operand for part in parts), w, out)
+    if w.buffer.rank > 5:
+        raise UnsupportedOpError(f"cuDNN convolves 1 to 3 spatial dimensions, not {w.buffer.rank - 2}")
     pads = dnn.ints(op.pads)
     if min(pads) < 0:
         raise UnsupportedOpError(f"negative pads {list(pads)} on a GPU")
-    if problem.x != x.buffer.shape:
-        rank = len(problem.pads)
-        padded = plan.temporary(problem.x)
-        low, high = (0, 0, *pads[:rank]), (0, 0, *pads[rank:])
-        plan.launch(points.Pad(low, high, "constant", 0.0, x.buffer, padded.buffer), x, padded)
-        x = padded
-    elif not _describable(x):
-        x = plan.contiguous(x)
-    w = plan.contiguous(w)
+    problem = problem_of(op)
     window = Window(problem.pads, problem.strides, problem.dilations, problem.groups)
     bias = None if op.bias is None else plan.contiguous(operand_of(op.bias))
     relu, extra = ends_in_relu(op)
     z = None if extra is None else operand_of(extra)
     # cuDNN fuses over packed tensors, and adds one of the very layout of the result.
+    packed = op.prologue is not None or pads[: len(pads) // 2] != pads[len(pads) // 2 :]
     fuses = (
-        relu and x.buffer.is_contiguous and out.buffer.is_contiguous and (z is None or z.buffer == out.buffer)
+        relu
+        and (packed or parts[-1].operand.buffer.is_contiguous)
+        and out.buffer.is_contiguous
+        and (z is None or (z.buffer == out.buffer and len(parts) == 1))
     )
     target = out if fuses else _accumulator(plan, op, out)
-    algorithm = _attribute(op, ALGORITHM)
     library_bytes = _attribute(op, LIBRARY_BYTES)
     scratch = plan.reserve(library_bytes) if library_bytes else None
     if fuses and bias is None:
         zeros = np.zeros(w.buffer.shape[0], np.float32)
         bias = Operand(Weights.of(zeros, f"zeros.{zeros.size}"), Buffer.contiguous(zeros.shape))
-    plan.steps.append(
-        Convolution(
-            _flat(x),
-            _flat(w),
-            _flat(target),
-            _flat_window(window),
-            algorithm,
-            scratch,
-            library_bytes,
-            bias if fuses else None,
-            _flat(z) if fuses and z is not None else None,
+    start = most = plan.scratch_bytes
+    for part in parts:
+        # The parts come one after the other, in the same memory.
+        plan.scratch_bytes = start
+        x, filter = _convolved(plan, op, part), _filter_of(plan, op, part)
+        most = max(most, plan.scratch_bytes)
+        ends = fuses and part is parts[-1]
+        plan.steps.append(
+            Convolution(
+                _flat(x),
+                _flat(filter),
+                _flat(target),
+                _flat_window(window),
+                _attribute(op, ALGORITHM),
+                scratch,
+                library_bytes,
+                bias if ends else None,
+                _flat(z) if ends and z is not None else None,
+                part is not parts[0],
+            )
         )
-    )
+    plan.scratch_bytes = most
     if not fuses:
         _finish(plan, op, target, None if bias is None else _channels(bias, out), out)
 

@@ -78,6 +78,8 @@ class Convolution:
     scratch_bytes: int
     bias: Operand | None = None
     z: Operand | None = None
+    accumulates: bool = False
+    """Whether the result is added to what `y` holds."""
 
     @property
     def read(self) -> tuple[Operand, ...]:
@@ -160,4 +162,48 @@ class Product:
         return self.a.operand, self.b.operand
 
 
-Step: TypeAlias = Launch | Convolution | Deconvolution | Pooling | Softmax | Product
+@dataclass(frozen=True)
+class Allocate:
+    """Allocates a buffer outside of a pool, of device memory or of pinned host memory."""
+
+    buffer: SSAValue
+    bytes: int
+    on_host: bool
+
+    @property
+    def read(self) -> tuple[Operand, ...]:
+        """The arrays that are read."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Free:
+    """Frees what `Allocate` allocated."""
+
+    buffer: SSAValue
+    on_host: bool
+
+    @property
+    def read(self) -> tuple[Operand, ...]:
+        """The arrays that are read."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Copies all bytes of a buffer to or from the host; `way` is the end of the name of a cudaMemcpyKind."""
+
+    source: Operand
+    target: Operand
+    bytes: int
+    way: str
+
+    @property
+    def read(self) -> tuple[Operand, ...]:
+        """The arrays that are read."""
+        return (self.source,)
+
+
+Step: TypeAlias = (
+    Launch | Convolution | Deconvolution | Pooling | Softmax | Product | Allocate | Free | Transfer
+)

@@ -7,6 +7,7 @@ Source: Parallel Thread Execution ISA 8.6, chapters 4 and 5.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 TYPE_BITS: Mapping[str, int] = {
@@ -176,9 +177,10 @@ def _kernel(name: str, parameters: str, directives: str, body: str, first_line: 
     )
 
 
+@lru_cache(maxsize=16)
 def parse(text: str) -> Program:
     """
-    The kernels and variables of a PTX module.
+    The kernels and variables of a PTX module; a program may load the same one often.
 
     Raises PtxSyntaxError if the text is not PTX.
     """

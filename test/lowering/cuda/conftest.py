@@ -13,6 +13,7 @@ from occamy_xdsl.compiler import Compilation, Model
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.lowering import linker
 from occamy_xdsl.lowering.cpu.emit import write_library
+from occamy_xdsl.lowering.signature import Signature
 from occamy_xdsl.pipelines import Options
 from occamy_xdsl.runtime.bind import random_tensor
 from occamy_xdsl.runtime.executable import Executable, LibraryModel
@@ -55,21 +56,35 @@ class GpuModel:
 Build = Callable[..., GpuModel]
 
 
+def random_inputs(signature: Signature) -> dict[str, np.ndarray]:
+    """A value of each input."""
+    return {s.name: random_tensor(s, 0, i) for i, s in enumerate(signature.inputs)}
+
+
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Compiles a model; keyword arguments are fields of Options. Without a C compiler the test is skipped."""
+    """
+    Compiles a model; keyword arguments are fields of Options. Without a C compiler the test is skipped.
+
+    `feed` makes the inputs from the signature, by default random ones.
+    """
     try:
         linker.find_compiler()
     except UsageError as error:
         pytest.skip(str(error))
 
-    def build(model: ModelProto, weights: str = "embed", **options: object) -> GpuModel:
+    def build(
+        model: ModelProto,
+        weights: str = "embed",
+        feed: Callable[[Signature], dict[str, np.ndarray]] = random_inputs,
+        **options: object,
+    ) -> GpuModel:
         folder = tmp_path_factory.mktemp("gpu")
         compilation = Compilation(Model(model), Options(**{"target": f"cuda:{CHIP}", **options}))
         compiled = compilation.compiled(folder)
         library = folder / "model.so"
         write_library(compiled, library, weights)
-        inputs = {s.name: random_tensor(s, 0, i) for i, s in enumerate(compiled.signature.inputs)}
+        inputs = feed(compiled.signature)
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         names: Sequence[str] = [o.name for o in session.get_outputs()]
         expected = dict(zip(names, session.run(None, inputs), strict=True))

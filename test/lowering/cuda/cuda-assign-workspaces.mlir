@@ -36,3 +36,36 @@ func.func @main(%x: memref<1x3x8x8xf32>, %w: memref<4x3x3x3xf32>, %y: memref<1x4
   dnn.softmax input(%c : memref<4x16xf32>) outs(%c : memref<4x16xf32>) {axis = 1 : i64, log = false}
   func.return
 }
+
+// The prologue of the first convolution is at the peak and is computed for 32 of 64 channels at once, with a copy of
+// their part of the filter, which is no constant, of 512 bytes; that of the second one has room for all of them, 64 * 64 * 4 bytes, and the library for its table.
+// CHECK-LABEL: @prologue
+// CHECK:         [[A:%.*]] = dnn.malloc : memref<8704xi8>
+// CHECK-NEXT:    dnn.conv {{.*}} workspace([[A]] : memref<8704xi8>)
+// CHECK-SAME:      cuda.prologue_channels = 32 : i64, cuda.algorithm = 0 : i64, cuda.library_bytes = 0 : i64
+// CHECK:         [[B:%.*]] = dnn.malloc : memref<17152xi8>
+// CHECK-NEXT:    dnn.conv {{.*}} workspace([[B]] : memref<17152xi8>)
+// CHECK-SAME:      cuda.prologue_channels = 64 : i64, cuda.algorithm = 1 : i64, cuda.library_bytes = 768 : i64
+func.func @prologue(%x: memref<1x64x8x8xf32>, %w: memref<4x64x1x1xf32>, %y: memref<1x4x8x8xf32>) {
+  %big = dnn.malloc : memref<100000xi8>
+  dnn.copy input(%big : memref<100000xi8>) outs(%big : memref<100000xi8>)
+  dnn.conv input(%x : memref<1x64x8x8xf32>) filter(%w : memref<4x64x1x1xf32>) outs(%y : memref<1x4x8x8xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>}
+    prologue {
+  ^bb0(%a: f32):
+    %zero = arith.constant 0.0 : f32
+    %relu = arith.maximumf %a, %zero : f32
+    dnn.yield %relu : f32
+  }
+  dnn.copy input(%big : memref<100000xi8>) outs(%big : memref<100000xi8>)
+  dnn.dealloc %big : memref<100000xi8>
+  dnn.conv input(%x : memref<1x64x8x8xf32>) filter(%w : memref<4x64x1x1xf32>) outs(%y : memref<1x4x8x8xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>}
+    prologue {
+  ^bb0(%a: f32):
+    %zero = arith.constant 0.0 : f32
+    %relu = arith.maximumf %a, %zero : f32
+    dnn.yield %relu : f32
+  }
+  func.return
+}

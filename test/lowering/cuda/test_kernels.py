@@ -18,10 +18,10 @@ from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, Buffer
 from occamy_xdsl.lowering.cpu.kernels.vector_ops import CmpfOp, SelectOp
 from occamy_xdsl.lowering.cuda import ptx as assembler
 from occamy_xdsl.lowering.cuda.kernels import points
-from occamy_xdsl.lowering.cuda.kernels.copy import TiledCopy, copy_kernel
 from occamy_xdsl.lowering.cuda.kernels.elementwise import Elementwise
 from occamy_xdsl.lowering.cuda.kernels.rows import RowLayerNorm, RowReduce, RowSoftmax
 from occamy_xdsl.lowering.cuda.kernels.spec import GpuKernel
+from occamy_xdsl.lowering.cuda.kernels.tiled import Tiled, copy_kernel, elementwise_kernel
 from occamy_xdsl.simulator import ptx
 from occamy_xdsl.simulator.memory import DeviceMemory, Region
 
@@ -286,7 +286,7 @@ def test_transpose_is_coalesced() -> None:
         x = random(*shape)
         expected = x.transpose(order)
         kernel = copy_kernel(transposed(shape, order), C(expected.shape))
-        assert isinstance(kernel, TiledCopy)
+        assert isinstance(kernel, Tiled)
         cases.append((kernel, [expected.view(np.float32)], expected))
     text = assembler.compile_kernels([kernel for kernel, _, _ in cases], "sm_80")
     for kernel, (array,), expected in cases:
@@ -294,6 +294,27 @@ def test_transpose_is_coalesced() -> None:
         np.testing.assert_array_equal(got.view(np.float32), expected)
         assert statistics.load_efficiency >= 0.95
         assert statistics.store_efficiency >= 0.95
+
+
+def test_elementwise_work_on_transposed_operands_is_coalesced() -> None:
+    """Two operands in one layout, one and a vector in the other; tiles that are not full; in place."""
+    cases = []
+    for shape in ((2, 64, 16, 16), (1, 40, 7, 9)):
+        n, c, h, w = shape
+        a, b, d, v = random(n, c, h, w), random(n, c, h, w), random(n, c, h, w), random(1, c, 1, 1)
+        far = Buffer(shape, (c * h * w, 1, w * c, c), "f32")
+        body = block([f32] * 4, lambda a, b, d, v: [
+            one := arith.MulfOp(a, b), two := arith.AddfOp(one.result, d), arith.AddfOp(two.result, v),
+        ])  # fmt: skip
+        inputs = (far, far, C(shape), C(v.shape).broadcast_to(shape))
+        kernel = elementwise_kernel(body, inputs, C(shape), aligned=True, in_place=True)
+        assert isinstance(kernel, Tiled)
+        cases.append((kernel, [a, b, d, v], a * b + d + v))
+    counts = check(cases)
+    assert counts[0].efficiency >= 0.94, "only the vector's elements move alone"
+    kernel, arrays, expected = cases[0]
+    got, _ = run(assembler.compile_kernels([kernel], "sm_80"), kernel, arrays, in_place=2)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_copies_of_any_strides() -> None:
@@ -323,8 +344,9 @@ def test_few_channels_are_not_tiled() -> None:
     """Rows shorter than a sector: single elements use more of what moves."""
     x = random(3, 64 * 64)
     source, target = transposed(x.shape, (1, 0)), C((64 * 64, 3))
-    direct, tiled = copy_kernel(source, target), TiledCopy(source, target)
+    direct = copy_kernel(source, target)
     assert isinstance(direct, Elementwise)
+    tiled = Tiled(direct.body, direct.inputs, direct.output)
     text = assembler.compile_kernels([direct, tiled], "sm_80")
     results = [run(text, kernel, [x.T]) for kernel in (direct, tiled)]
     for got, _ in results:
@@ -344,7 +366,7 @@ def test_transposes_of_other_sizes(dtype: str) -> None:
 
 # --- rows -------------------------------------------------------------------------------------------------
 
-ROWS = [(3, 10), (5, 64), (2, 3, 33), (4, 1000), (2, 9000)]
+ROWS = [(9, 1), (70, 2), (5, 3), (40, 4), (3, 10), (300, 16), (5, 64), (2, 3, 33), (4, 1000), (2, 9000)]
 
 
 def test_softmax() -> None:
@@ -371,6 +393,34 @@ def test_softmax_in_place_and_of_strided_rows() -> None:
     text = assembler.compile_kernels([kernel], "sm_80")
     got, _ = run(text, kernel, [x.transpose(0, 2, 1)], in_place=0)
     np.testing.assert_allclose(got, expected.transpose(0, 2, 1), rtol=1e-5)
+
+
+def test_rows_of_which_neighbours_lie_side_by_side_are_coalesced() -> None:
+    """Channels of NCHW images: the rows of softmax, reductions and layer normalisation, in any number."""
+    cases = []
+    for n, c, h, w in ((2, 96, 8, 8), (1, 3, 5, 9), (1, 300, 1, 33)):
+        x = random(n, h, w, c)
+        rows = Buffer((n, h, w, c), (c * h * w, w, 1, h * w), "f32")
+        one = Buffer((n, h, w, 1), (h * w, w, 1, 1), "f32")
+        wide = x.astype(np.float64)
+        shifted = np.exp(wide - wide.max(-1, keepdims=True))
+        normal = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+        for kernel, expected in (
+            (RowSoftmax(rows, rows), shifted / shifted.sum(-1, keepdims=True)),
+            (RowReduce(rows, one, "mean"), wide.mean(-1, keepdims=True)),
+            (RowLayerNorm(rows, rows, None, None, 1e-5), normal),
+        ):
+            assert kernel.is_across
+            cases.append((kernel, [x], expected.astype(np.float32)))
+    counts = check(cases, rtol=1e-4)
+    assert min(c.efficiency for c in counts[:3]) >= 0.95
+
+
+def test_short_rows_share_a_warp() -> None:
+    """Rows of 4 elements: 8 of them in a warp use all of what they move, one would use a third."""
+    x = random(256, 4)
+    (counts,) = check([(RowReduce(C(x.shape), C((256, 1)), "sum"), [x], x.sum(1, keepdims=True))])
+    assert counts.efficiency >= 0.95
 
 
 @pytest.mark.parametrize(

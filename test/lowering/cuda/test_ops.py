@@ -39,6 +39,36 @@ def test_convolutions(build) -> None:
     check(build, n.model({"x": (2, 6, 9, 10)}, outs))
 
 
+def test_prologues_and_joined_inputs(build) -> None:
+    """Convolved in parts that are added up: 80 channels at once, or 32 where memory is short."""
+    n, x = Net(), "x"
+    y = n.conv(x, 80, 7, 1)
+
+    def ready(value: str, channels: int) -> str:
+        return n.op("Relu", n.bn(value, channels))
+
+    outs = [
+        y,
+        n.conv(ready(x, 80), 80, 4, 3),
+        n.op("Relu", n.conv(ready(x, 80), 80, 4, 3, pads=[1, 0, 2, 1])),
+        n.op("Relu", n.op("Add", n.conv(ready(x, 80), 80, 7, 1), y)),
+        n.op("Sigmoid", n.op("Add", n.conv(ready(x, 80), 80, 7, 1), y)),
+        n.conv(ready(x, 80), 80, 80, 3, group=80),
+        n.op("Relu", n.conv(n.op("Concat", x, y, axis=1), 87, 4, 3)),
+        n.conv(ready(n.op("Concat", y, x, axis=1), 87), 87, 4, 3),
+    ]
+    model = n.model({"x": (2, 80, 5, 6)}, outs)
+    counts = list[int]()
+    for limit in (1 << 20, None):
+        compiled = build(model, workspace_limit=limit)
+        with Simulator(architecture=CHIP) as simulator:
+            compiled.check(compiled.run(simulator), 1e-5)
+        calls = simulator.report().calls
+        names = ("cudnnConvolutionForward", "cudnnConvolutionBiasActivationForward")
+        counts.append(sum(calls[name] for name in names))
+    assert counts[0] == 10 < counts[1], "the last two have two parts"
+
+
 def test_convolutions_of_one_and_three_dimensions(build) -> None:
     n = Net()
     line, volume = n.op("Abs", "line"), n.op("Abs", "volume")

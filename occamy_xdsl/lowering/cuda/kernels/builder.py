@@ -62,9 +62,11 @@ class GpuBuilder(KernelBuilder):
             assert stored is not None
             stored.attributes["alignment"] = IntegerAttr(lanes * view.buffer.element_bytes, i64)
 
-    def warp_reduce(self, value: SSAValue, combine: Callable[[SSAValue, SSAValue], SSAValue]) -> SSAValue:
-        """The values of all lanes of the warp combined, in every lane; the order is a butterfly."""
-        offset = WARP // 2
+    def warp_reduce(
+        self, value: SSAValue, combine: Callable[[SSAValue, SSAValue], SSAValue], lanes: int = WARP
+    ) -> SSAValue:
+        """The values of each `lanes` neighbouring lanes combined, in all of them; the order is a butterfly."""
+        offset = lanes // 2
         while offset:
             value = combine(value, self.shuffle(value, offset))
             offset //= 2

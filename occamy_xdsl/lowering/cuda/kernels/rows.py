@@ -1,8 +1,10 @@
 """
 GPU kernels on rows: reductions and softmax along the last dimension, with shuffles between threads.
 
-A warp takes a short row, a block of threads a long one. Elements stay in registers where there are few for
-each thread, so that memory is read once; 16-bit floats are computed in f32.
+A warp takes a short row, a block of threads a long one, and the lanes of a warp several very short ones. Where
+not the elements of a row but those of neighbouring rows lie side by side in memory, lanes take neighbouring rows, and
+the warps of a block parts of them. Elements stay in registers where there are few for each thread, so that memory is
+read once; 16-bit floats are computed in f32.
 
 Source: J. Luitjens, Faster Parallel Reductions on Kepler, 2014.
 """
@@ -30,6 +32,8 @@ SHORT_ROW = 16 * WARP
 """Most elements of a row that one warp takes."""
 MAX_REGISTERS = 16
 """Most elements of a row that a thread keeps."""
+SIDE_BY_SIDE = 8
+"""Least neighbouring rows for which a row's elements are worth to be left to one thread in a warp: a sector."""
 
 Combine = Callable[[SSAValue, SSAValue], SSAValue]
 BinaryOp = Callable[[SSAValue, SSAValue], Operation]
@@ -102,16 +106,31 @@ class RowKernel(GpuKernel):
         return prod(self.input.shape[:-1])
 
     @property
+    def is_across(self) -> bool:
+        """Whether neighbouring rows lie side by side in memory, and the lanes of a warp take one each."""
+        *leading, element = zip(self.input.shape, self.input.strides, strict=True)
+        neighbours = 1
+        for size, stride in reversed(leading):
+            if stride != neighbours:
+                break
+            neighbours *= size
+        return element[1] != 1 and neighbours >= SIDE_BY_SIDE
+
+    @property
     def threads_per_row(self) -> int:
         """Threads that share a row."""
-        return WARP if self.columns <= SHORT_ROW else THREADS
+        if self.is_across:
+            return WARPS
+        if self.columns > SHORT_ROW:
+            return THREADS
+        return min(WARP, 1 << (self.columns - 1).bit_length())
 
     @property
     def shared(self) -> tuple[Buffer, ...]:
-        if self.threads_per_row == WARP:
+        if self.threads_per_row <= WARP and not self.is_across:
             return ()
         # One array for each reduction of a row: the second one need not wait for readers of the first.
-        buffer = Buffer.contiguous((WARPS,), self.dtype)
+        buffer = Buffer.contiguous((THREADS if self.is_across else WARPS,), self.dtype)
         return (buffer,) * self.reductions
 
     @property
@@ -135,17 +154,18 @@ class RowKernel(GpuKernel):
         k = GpuBuilder(self, isa)
         if not self.rows:
             return k.finish()
-        per_block = THREADS // self.threads_per_row
-        if per_block == 1:
-            self.compute(Row(k, self, k.block(), k.thread()))
-            return k.finish()
         thread = k.thread()
-        number = k.block() * per_block + thread // WARP
-        # Rows beyond the last one are left out by whole warps, so that shuffles stay complete.
-        k.if_(
-            True if self.rows % per_block == 0 else k.compare("slt", number, self.rows),
-            lambda: self.compute(Row(k, self, number, thread % WARP)),
-        )
+        per_block = THREADS // self.threads_per_row
+        lane, warp = thread % per_block, thread // per_block
+        if not self.is_across:
+            lane, warp = thread // self.threads_per_row, thread % self.threads_per_row
+        number: IndexLike = k.block() * per_block + lane
+        inside: SSAValue | bool = True
+        if self.rows % per_block:
+            # Threads beyond the last row compute it again, as shuffles and barriers need all, and store nothing.
+            inside = k.compare("slt", number, self.rows)
+            number = k.minimum(number, self.rows - 1)
+        self.compute(Row(k, self, number, warp, inside))
         return k.finish()
 
 
@@ -158,6 +178,8 @@ class Row:
     number: IndexLike
     thread: IndexLike
     """Number of the thread among those of the row."""
+    inside: SSAValue | bool
+    """Whether there is this row."""
     _kept: dict[float, list[SSAValue]] = field(default_factory=dict[float, list[SSAValue]])
     _reduced: int = 0
 
@@ -191,7 +213,8 @@ class Row:
     def store(self, value: SSAValue, column: IndexLike) -> None:
         """Set one element of the output's row."""
         view = self.k.views[-1]
-        self.k.store(self.k.convert(value, self.dtype, view.buffer.dtype), view, self._at(view, column))
+        converted = self.k.convert(value, self.dtype, view.buffer.dtype)
+        self.k.if_(self.inside, lambda: self.k.store(converted, view, self._at(view, column)))
 
     def _elements(self, beyond: float) -> list[SSAValue]:
         """The elements of this thread, all in registers; `beyond` stands for those past the end."""
@@ -245,18 +268,31 @@ class Row:
             return combine(total, value if function is None else function(value))
 
         mine = self._fold(start, start if beyond is None else beyond, step)
-        total = k.warp_reduce(mine, combine)
-        if self.kernel.threads_per_row == WARP:
-            return total
+        threads = self.kernel.threads_per_row
+        if self.kernel.is_across:
+            return self._join(mine, combine, THREADS)
+        total = k.warp_reduce(mine, combine, min(threads, WARP))
+        return total if threads <= WARP else self._join(total, combine, WARPS)
+
+    def _join(self, mine: SSAValue, combine: Combine, count: int) -> SSAValue:
+        """The values of all warps combined, through an array of `count` elements in shared memory."""
+        k = self.k
         shared = k.shared(self._reduced)
         self._reduced += 1
-        first_lane = k.compare("eq", self.thread % WARP, 0)
-        k.if_(first_lane, lambda: k.store(total, shared, self.thread // WARP))
+        if count == THREADS:
+            thread = k.thread()
+            lane: IndexLike = thread % WARP
+            k.store(mine, shared, thread)
+            parts = range(0, THREADS, WARP)
+        else:
+            lane, parts = 0, range(WARPS)
+            first_lane = k.compare("eq", self.thread % WARP, 0)
+            k.if_(first_lane, lambda: k.store(mine, shared, self.thread // WARP))
         k.barrier()
-        parts = [k.load(shared, i) for i in range(WARPS)]
-        while len(parts) > 1:
-            parts = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        return parts[0]
+        values = [k.load(shared, lane + i) for i in parts]
+        while len(values) > 1:
+            values = [combine(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        return values[0]
 
     def first_thread(self, body: Callable[[], None]) -> None:
         """Run `body` in one thread of the row."""
