@@ -29,7 +29,7 @@ from typing import Any, get_args
 from xdsl.irdl import OptionalDef, VariadicDef
 from xdsl.passes import ModulePass
 
-from occamy_xdsl.dialects.dnn import Dnn, KernelOp
+from occamy_xdsl.dialects.dnn import ControlOp, Dnn, KernelOp
 from occamy_xdsl.dialects.dnn.compute import FusableOp, WindowOp
 from occamy_xdsl.dialects.dnn.shape import ShapeOp
 from occamy_xdsl.operators import all_operators
@@ -44,6 +44,7 @@ SHARED = {
     FusableOp: "Ops with an epilogue",
     WindowOp: "Ops with a sliding window",
     ShapeOp: "Ops that only move elements",
+    ControlOp: "Control flow",
 }
 """Base classes whose documentation holds for the ops under them."""
 

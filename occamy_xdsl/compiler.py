@@ -24,6 +24,7 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     TensorType,
 )
+from xdsl.dialects.func import CallOp
 from xdsl.passes import ModulePass, PassPipeline
 from xdsl.printer import Printer
 from xdsl.transforms import get_all_passes as get_upstream_passes
@@ -39,7 +40,7 @@ from occamy_xdsl.errors import MemoryLimitError, UsageError
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
-from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, kernel_calls
+from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, timed_ops
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.cuda import ptx
 from occamy_xdsl.lowering.cuda.convert_dnn_to_cuda import MODEL_BYTES
@@ -58,6 +59,7 @@ from occamy_xdsl.version import VERSION
 SILENT = (
     "dce",
     "onnx-infer-shapes",
+    "dnn-convert-if-to-select",
     "dnn-stripe",
     "dnn-expand-stripes",
     "verify-dnn-pool",
@@ -339,9 +341,12 @@ class Compilation:
         return ptx.assemble(text_of(kernels), self.options.processor) if kernels.body.block.ops else ""
 
     def kernels(self) -> list[tuple[str, str]]:
-        """The ONNX node and the kernel of each call, in order of execution."""
+        """The ONNX node and the kernel of each call, in order of execution; control flow counts as one call."""
         self.run_to("mlir")
-        return [(node_name(call), call.callee.string_value()) for call in kernel_calls(self.module)]
+        return [
+            (node_name(op), op.callee.string_value() if isinstance(op, CallOp) else op.name)
+            for op in timed_ops(self.module)
+        ]
 
     def convolutions(self) -> list[Problem]:
         """The different convolutions that cuDNN is asked for, in order of execution."""
@@ -355,7 +360,7 @@ class Compilation:
         assert self._signature is not None
         inputs, outputs = self._signature
         if self.options.profile:
-            outputs += (TensorSpec(CLOCK, "int64", (len(kernel_calls(self.module)) + 1, 2)),)
+            outputs += (TensorSpec(CLOCK, "int64", (len(timed_ops(self.module)) + 1, 2)),)
         return Signature(
             inputs,
             outputs,

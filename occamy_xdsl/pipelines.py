@@ -22,6 +22,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "dnn-assign-layouts",
         "dnn-borrow-outputs",
         "dnn-coalesce-tensors",
+        "dnn-convert-if-to-select",
         "dnn-convert-to-pool",
         "dnn-expand-stripes",
         "dnn-fuse-dequantization",
@@ -284,6 +285,8 @@ def stages(options: Options) -> list[Stage]:
     """The standard pipeline for `options`, in stages: onnx, dnn, mem, mlir."""
     if options.is_cuda:
         # What NVIDIA's libraries take: stored, row-major inputs of f32 at multiples of 256 bytes.
+        # A GPU runs what the host enqueues before any result is known.
+        conversion = [_spec("convert-onnx-to-dnn", unroll=8192), "dnn-convert-if-to-select"]
         fusion = ["dnn-fuse-layers"]
         layouts = _spec("dnn-assign-layouts", channels_last=False)
         choices: dict[str, Any] = {
@@ -297,6 +300,7 @@ def stages(options: Options) -> list[Stage]:
         streaming = {"stream-weights": True} if options.stream_weights else {}
         lowering = _spec("convert-dnn-to-cuda", chip=options.processor, **streaming)
     else:
+        conversion = ["convert-onnx-to-dnn"]
         fusion, layouts = ["dnn-fuse-dequantization", "dnn-fuse-layers"], "dnn-assign-layouts"
         workspaces = _spec("cpu-assign-workspaces", target=options.processor)
         alignment = {}
@@ -323,7 +327,7 @@ def stages(options: Options) -> list[Stage]:
         Stage(
             "dnn",
             [
-                "convert-onnx-to-dnn",
+                *conversion,
                 *(fusion if options.fuse else []),
                 "dce",
                 layouts,

@@ -7,6 +7,7 @@ from math import prod
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from occamy_xdsl.analysis.in_place import in_place_operands
+from occamy_xdsl.analysis.regions import captures
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.dnn.rows import RowMap, RowMaps, row_maps
 from occamy_xdsl.planning.stripes import Graph, RowOp, Value
@@ -52,6 +53,7 @@ class RowGraph:
                 for v, m in zip(op.operands, rows_of, strict=True)
                 if v in number
             ]
+            reads += [(number[v], None) for v in captures(op) if v in number]
             concat = isinstance(op, dnn.ConcatOp)
             ops.append(
                 RowOp(

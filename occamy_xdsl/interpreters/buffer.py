@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, Region, SSAValue
 from xdsl.utils.exceptions import InterpretationError
 
 from occamy_xdsl.dialects import dnn
@@ -150,10 +150,25 @@ class _Machine:
                 buffer.write(op, to_array(op.value, op.output.type))
             case dnn.MemcpyOp():
                 self.buffers[op.destination].copy_bytes(op, self.buffers[op.source])
+            case dnn.IfOp():
+                self.run_block(op.then if self.holds(op) else op.otherwise)
+            case dnn.LoopOp():
+                while self.holds(op):
+                    self.run_block(op.body)
+            case dnn.YieldOp():
+                pass
             case dnn.KernelOp():
                 self.run_kernel(op)
             case _:
                 raise InterpretationError(f"'{op.name}' has no meaning in dnn buffer form")
+
+    def holds(self, op: dnn.ControlOp) -> bool:
+        """Whether the condition of an op is true now."""
+        return bool(self.buffers[op.truth].read(op, "the condition"))
+
+    def run_block(self, region: Region) -> None:
+        for op in region.block.ops:
+            self.run(op)
 
     def run_kernel(self, op: dnn.KernelOp) -> None:
         sources = [self.buffers[v] for v in op.inputs]

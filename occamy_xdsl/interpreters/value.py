@@ -12,6 +12,7 @@ from xdsl.interpreter import (
     OpImpl,
     OpImplResult,
     PythonValues,
+    ReturnedValues,
     register_impls,
 )
 from xdsl.interpreters.func import FuncFunctions
@@ -32,6 +33,30 @@ def _run_kernel(
     return OpImplResult(evaluate(op, args), None)
 
 
+def _run_if(
+    functions: InterpreterFunctions, interpreter: Interpreter, op: Operation, args: PythonValues
+) -> OpImplResult:
+    assert isinstance(op, dnn.IfOp)
+    chosen = op.then if args[0] else op.otherwise
+    return OpImplResult(interpreter.run_ssacfg_region(chosen, (), op.name), None)
+
+
+def _run_loop(
+    functions: InterpreterFunctions, interpreter: Interpreter, op: Operation, args: PythonValues
+) -> OpImplResult:
+    assert isinstance(op, dnn.LoopOp)
+    goes_on, *carried = args
+    while goes_on:
+        goes_on, *carried = interpreter.run_ssacfg_region(op.body, tuple(carried), op.name)
+    return OpImplResult(tuple(carried), None)
+
+
+def _run_yield(
+    functions: InterpreterFunctions, interpreter: Interpreter, op: Operation, args: PythonValues
+) -> OpImplResult:
+    return OpImplResult((), ReturnedValues(args))
+
+
 def _run_constant(
     functions: InterpreterFunctions, interpreter: Interpreter, op: Operation, args: PythonValues
 ) -> OpImplResult:
@@ -46,8 +71,11 @@ class DnnFunctions(InterpreterFunctions):
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], OpImpl[InterpreterFunctions, Operation]]]:
         yield dnn.ConstantOp, _run_constant
+        yield dnn.IfOp, _run_if
+        yield dnn.LoopOp, _run_loop
+        yield dnn.YieldOp, _run_yield
         for op in dnn.Dnn.operations:
-            if issubclass(op, dnn.KernelOp):
+            if issubclass(op, dnn.KernelOp) and not issubclass(op, dnn.ControlOp):
                 yield op, _run_kernel
 
 

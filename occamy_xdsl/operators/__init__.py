@@ -21,7 +21,7 @@ from occamy_xdsl.operators import (
     reduction,
     resize,
 )
-from occamy_xdsl.operators.emitter import MAX_GROWTH, known_array
+from occamy_xdsl.operators.emitter import MAX_GROWTH, UNROLL, known_array
 from occamy_xdsl.operators.registry import Operator, all_operators, find_operator
 from occamy_xdsl.operators.translation import Fault, Translation, translate
 
@@ -45,6 +45,7 @@ _FAMILIES = (
 
 __all__ = [
     "MAX_GROWTH",
+    "UNROLL",
     "Fault",
     "Operator",
     "Translation",

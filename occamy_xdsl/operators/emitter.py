@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
 from math import prod
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 MAX_GROWTH = 8192
 """Bytes up to which a folded value may be larger than the constants it replaces."""
+
+UNROLL = 256
+"""Nodes that take no longer to compile than a loop."""
 
 ELEMENT_TYPES = frozenset[Attribute](
     [
@@ -118,6 +122,8 @@ class Emitter:
         self.location: LocationAttr = UnknownLoc()
         self.shared = set[SSAValue]()
         """Constants that stay in the model when one of their users is folded."""
+        self.unroll = UNROLL
+        """Nodes up to which a loop of a known number of iterations is unrolled, even if it could stay a loop."""
 
     # ---- Any op
 
@@ -133,6 +139,23 @@ class Emitter:
             raise InvalidNodeError(str(e)) from None
         folded = self._fold(op)
         return (folded,) if folded is not None else self._append(op)
+
+    def control(self, op: dnn.ControlOp) -> Sequence[SSAValue]:
+        """The results of an op with regions, which is not folded. Raises InvalidNodeError where it does not verify."""
+        try:
+            op.verify_()
+        except VerifyException as e:
+            raise InvalidNodeError(str(e)) from None
+        return self._append(op)
+
+    @contextmanager
+    def inside(self, block: Block) -> Generator[Block]:
+        """Ops go into `block` instead."""
+        around, self.block = self.block, block
+        try:
+            yield block
+        finally:
+            self.block = around
 
     def _append(self, op: Operation) -> Sequence[SSAValue]:
         op.location = self.location

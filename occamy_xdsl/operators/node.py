@@ -31,13 +31,23 @@ class Node:
     """
     One ONNX node on its way to the dnn dialect.
 
-    `operands` are its operands already converted: tensors of static shape, None where absent. `subgraph`
-    converts the graph attribute of a name and returns its outputs.
+    `operands` are its operands already converted: tensors of static shape, None where absent.
     """
 
     op: OnnxOp
     operands: tuple[SSAValue | None, ...]
-    subgraph: Callable[[str], Sequence[SSAValue]]
+    convert: Callable[[str, Sequence[SSAValue], bool], Sequence[SSAValue]]
+    """What `subgraph` does."""
+
+    def subgraph(
+        self, name: str, arguments: Sequence[SSAValue] = (), *, repeats: bool = False
+    ) -> Sequence[SSAValue]:
+        """
+        Converts the graph attribute `name` for `arguments` where the emitter writes now; returns its outputs.
+
+        With `repeats`, what its values became is forgotten, since they become something else each time.
+        """
+        return self.convert(name, arguments, repeats)
 
     def refuse(self, reason: str) -> NoReturn:
         """Says that the node is not supported. Nodes are reported all at once."""

@@ -23,7 +23,7 @@ from occamy_xdsl.dialects.dnn import ValueType, element_type_of, shape_of
 from occamy_xdsl.dialects.signature import argument_attributes, argument_names
 from occamy_xdsl.dialects.weights import string_value
 from occamy_xdsl.errors import InvalidInputError
-from occamy_xdsl.operators.emitter import ELEMENT_TYPES, Emitter, InvalidNodeError
+from occamy_xdsl.operators.emitter import ELEMENT_TYPES, UNROLL, Emitter, InvalidNodeError
 from occamy_xdsl.operators.node import Node, ReportedNodeError, UnsupportedNodeError
 from occamy_xdsl.operators.registry import find_operator
 from occamy_xdsl.operators.schema_inference import infer_by_schema
@@ -58,14 +58,23 @@ class Translation:
                 new = emit.copy(new)
             returned.append(new)
         self.block.add_op(ReturnOp(*returned))
-        for op in reversed(tuple(self.block.ops)):
-            if not isinstance(op, ReturnOp) and not any(result.uses for result in op.results):
-                self.block.erase_op(op)
+        _erase_unused(self.block)
 
 
-def translate(function: FuncOp) -> Translation:
+def _erase_unused(block: Block) -> None:
+    """Drops the ops of a block, and of those inside it, whose results none reads."""
+    for op in reversed(tuple(block.ops)):
+        if op.results and not any(result.uses for result in op.results):
+            block.erase_op(op)
+        elif isinstance(op, dnn.ControlOp):
+            for inner in op.blocks:
+                _erase_unused(inner)
+
+
+def translate(function: FuncOp, unroll: int = UNROLL) -> Translation:
     """
-    Translates `function` of the onnx dialect; it stays as it is.
+    Translates `function` of the onnx dialect; it stays as it is. A loop of a known number of iterations is unrolled
+    where at most `unroll` nodes come of it, or where it could not stay a loop.
 
     Raises InvalidInputError where an argument has no static shape.
     """
@@ -75,7 +84,9 @@ def translate(function: FuncOp) -> Translation:
     for old, new in zip(source.args, translation.block.args, strict=True):
         translation.values[old] = new
         new.name_hint = old.name_hint
-    _Translator(translation, Emitter(translation.block)).ops(source)
+    emit = Emitter(translation.block)
+    emit.unroll = unroll
+    _Translator(translation, emit).ops(source)
     return translation
 
 
@@ -154,7 +165,7 @@ class _Translator:
         for old, type in zip(op.results, infer_by_schema(op, operands), strict=False):
             if type is not None:
                 cast_op = UnrealizedConversionCastOp.get([], [type])
-                self.result.block.add_op(cast_op)
+                self.emit.block.add_op(cast_op)
                 self.result.values[old] = cast_op.results[0]
 
     def op(self, op: Operation) -> Sequence[SSAValue | None]:
@@ -186,17 +197,26 @@ class _Translator:
                 raise UnsupportedNodeError(f"result '{_result_name(op, index)}' is not supported")
         return values
 
-    def subgraph(self, op: onnx.OnnxOp, name: str) -> Sequence[SSAValue]:
+    def subgraph(
+        self, op: onnx.OnnxOp, name: str, arguments: Sequence[SSAValue], repeats: bool
+    ) -> Sequence[SSAValue]:
         """The outputs of a graph attribute, converted. Raises ReportedNodeError where a node of it is not."""
         region = op.region(name)
         assert region is not None
-        last = region.block.last_op
+        block = region.block
+        if len(block.args) != len(arguments):
+            raise InvalidNodeError(f"'{name}' takes {len(block.args)} inputs, gets {len(arguments)}")
+        self.result.values |= dict(zip(block.args, arguments, strict=True))
+        last = block.last_op
         assert isinstance(last, onnx.YieldOp)
         faults = len(self.result.refused) + len(self.result.invalid)
-        self.ops(region.block)
+        self.ops(block)
         self.emit.location = op.location
         made = [self.result.values.get(value) for value in last.operands]
         values = [value for value in made if value is not None]
+        if repeats:
+            for value in (*block.args, *(result for inner in region.walk() for result in inner.results)):
+                self.result.values.pop(value, None)
         if faults != len(self.result.refused) + len(self.result.invalid) or len(values) != len(made):
             raise ReportedNodeError
         return values

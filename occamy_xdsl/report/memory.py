@@ -14,11 +14,12 @@ from xdsl.dialects.builtin import (
     StringAttr,
 )
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from occamy_xdsl.analysis.aliasing import root_of
-from occamy_xdsl.analysis.liveness import LiveRange, liveness, max_live_of_values
+from occamy_xdsl.analysis.liveness import LiveRange, is_position, liveness, max_live_of_values
 from occamy_xdsl.analysis.own_memory import why_own_memory
+from occamy_xdsl.analysis.regions import ops_of
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import (
@@ -162,21 +163,21 @@ class MemoryReport:
                 names[root_of(op.view)],
                 "view",
             )
-            for op in block.ops
+            for op in ops_of(block)
             if isinstance(op, dnn.ViewOp)
             and root_of(op.view) in names
             and (uses := [position[u.operation] for u in op.view.uses if u.operation in position])
         ]
         plan = cast(DictionaryAttr | None, main.attributes.get(PLAN))
         total = sum(r.bytes for r in table.ranges)
-        pool = _integer(plan, "pool_bytes") if plan else _allocated(main)
+        pool = _integer(plan, "pool_bytes") if plan else _allocated(block)
         return MemoryReport(
             model=model,
             target=target,
             memory=memory,
             planner=planner,
             weights_bytes=_weights_bytes(main),
-            resident_weights_bytes=_streamed_bytes(table.ops) if streams_weights else _weights_bytes(main),
+            resident_weights_bytes=_streamed_bytes(block) if streams_weights else _weights_bytes(main),
             pool_bytes=pool,
             workspace_bytes=max((t.bytes for t in tensors if t.kind == "workspace"), default=0),
             io_bytes=sum(dnn.byte_size(a) for a in main.body.block.args),
@@ -283,15 +284,20 @@ def _workspaces(ops: Sequence[Operation]) -> set[Any]:
     return {v for op in ops if isinstance(op, dnn.KernelOp) for v in op.group("workspace")}
 
 
-def _allocated(main: FuncOp) -> int:
-    """Most bytes that `dnn.malloc` holds at one time, with deallocations where they stand."""
-    held, most = 0, 0
-    for op in main.body.block.ops:
+def _allocated(block: Block, held: int = 0) -> int:
+    """Most bytes that `dnn.malloc` holds at one time, with deallocations where they stand; `held` at the start."""
+    most = held
+    for op in block.ops:
         if isinstance(op, dnn.MallocOp):
             held += dnn.byte_size(op.buffer)
-            most = max(most, held)
         elif isinstance(op, dnn.DeallocOp):
             held -= dnn.byte_size(op.buffer)
+        elif isinstance(op, dnn.ControlOp):
+            most = max(most, *(_allocated(inner, held) for inner in op.blocks))
+            # Each branch frees the same of what is allocated around it; a loop's body frees nothing of that.
+            freed = {f.buffer for f in ops_of(op.blocks[0]) if isinstance(f, dnn.DeallocOp)}
+            held -= sum(dnn.byte_size(buffer) for buffer in freed if not op.is_ancestor(buffer.owner))
+        most = max(most, held)
     return most
 
 
@@ -304,14 +310,14 @@ def _weights_bytes(main: FuncOp) -> int:
     return sum(sizes.values())
 
 
-def _streamed_bytes(ops: Sequence[Operation]) -> int:
-    """Most bytes of constants that two ops in a row read."""
-    sizes = [
-        sum(
-            dnn.byte_size(v) for v in {root_of(v) for v in op.operands} if isinstance(v.owner, dnn.ConstantOp)
-        )
-        for op in ops
-    ]
+def _streamed_bytes(block: Block) -> int:
+    """Most bytes of constants that two ops in a row read; control flow counts as one op."""
+    sizes = list[int]()
+    for op in block.ops:
+        inside = [op, *(i for b in op.blocks for i in ops_of(b))] if isinstance(op, dnn.ControlOp) else [op]
+        roots = {root_of(v) for inner in inside if is_position(inner) for v in inner.operands}
+        if is_position(op):
+            sizes.append(sum(dnn.byte_size(v) for v in roots if isinstance(v.owner, dnn.ConstantOp)))
     return max((a + b for a, b in pairwise([0, *sizes])), default=0)
 
 

@@ -8,7 +8,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.passes import ModulePass
 
 from occamy_xdsl.errors import UnsupportedModelError
-from occamy_xdsl.operators import Translation, translate
+from occamy_xdsl.operators import UNROLL, Translation, translate
 
 
 def refuse_faults(translations: list[Translation]) -> None:
@@ -45,10 +45,13 @@ class ConvertOnnxToDnnPass(ModulePass):
 
     name = "convert-onnx-to-dnn"
 
+    unroll: int = UNROLL
+    """Nodes up to which a loop of a known number of iterations is unrolled."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Converts `op` in place."""
         functions = [f for f in op.ops if isinstance(f, FuncOp) and f.body.blocks]
-        translations = [translate(function) for function in functions]
+        translations = [translate(function, self.unroll) for function in functions]
         refuse_faults(translations)
         for function, translation in zip(functions, translations, strict=True):
             last = function.body.block.last_op

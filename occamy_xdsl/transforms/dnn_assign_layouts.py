@@ -8,7 +8,7 @@ from typing import cast
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, NoneAttr, TensorType
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Block, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
@@ -27,9 +27,12 @@ class DnnAssignLayoutsPass(ModulePass):
     cost nothing. What only the caller reads is row-major. An order that differs from row-major only in
     dimensions of one element is not recorded.
 
+    Results of a `dnn.if` are ordered as its first branch has them, values that a `dnn.loop` carries as its body
+    computes them, where that is possible.
+
     Requires: value form.
     Ensures: tensor types carry a `#dnn.order` where they are not row-major; a `dnn.copy` leads to each result
-    that was not row-major; no other op changes.
+    that was not row-major, and to values of control flow that come in another order; no other op changes.
 
     Before:
 
@@ -56,7 +59,11 @@ class DnnAssignLayoutsPass(ModulePass):
 
 def assign(block: Block, channels_last: bool = True) -> None:
     for op in block.ops:
-        if not isinstance(op, dnn.KernelOp):
+        if isinstance(op, dnn.IfOp):
+            assign_branches(op, channels_last)
+        elif isinstance(op, dnn.LoopOp):
+            assign_carried(op, channels_last)
+        if not isinstance(op, dnn.KernelOp) or isinstance(op, dnn.ControlOp):
             continue
         for result in op.results:
             shape = dnn.shape_of(result)
@@ -65,23 +72,65 @@ def assign(block: Block, channels_last: bool = True) -> None:
                 order = canonical(shape, preferred(op, result, channels_last))
             encoding = NoneAttr() if order == tuple(range(len(shape))) else dnn.OrderAttr.of(order)
             type = TensorType(dnn.element_type_of(result), shape, encoding)
-            if type != result.type:
-                Rewriter.replace_value_with_new_type(result, type)
+            set_type(result, type)
     copy_for_caller(block)
 
 
 def copy_for_caller(block: Block) -> None:
     """Puts a `dnn.copy` to row-major order before the return of a value of another order."""
     end = block.last_op
-    if not isinstance(end, ReturnOp):
-        return
-    for index, value in enumerate(end.arguments):
-        plain = TensorType(dnn.element_type_of(value), dnn.shape_of(value))
-        if value.type != plain:
-            copy = dnn.CopyOp(value, plain)
-            copy.location = value.owner.location if isinstance(value.owner, Operation) else end.location
-            block.insert_op_before(copy, end)
-            end.operands[index] = copy.results[0]
+    if isinstance(end, ReturnOp):
+        convert_operands(end, [plain_type(value) for value in end.arguments])
+
+
+def assign_branches(op: dnn.IfOp, channels_last: bool) -> None:
+    """The results have the order in which the first branch yields them; row-major where only the caller reads them."""
+    for block in op.blocks:
+        assign(block, channels_last)
+    first, _ = op.blocks
+    for result, value in zip(op.results, dnn.ControlOp.yielded(first), strict=True):
+        inside = any(not isinstance(use.operation, ReturnOp) for use in result.uses)
+        set_type(result, value.type if inside else plain_type(value))
+    types = [result.type for result in op.results]
+    for block in op.blocks:
+        convert_operands(cast(Operation, block.last_op), types)
+
+
+def assign_carried(op: dnn.LoopOp, channels_last: bool) -> None:
+    """The carried values have the order in which the body yields them if they come in the order of `inits`."""
+    body = op.body.block
+    for value, argument in zip(op.inits, body.args, strict=True):
+        set_type(argument, value.type)
+    assign(body, channels_last)
+    for argument, value in zip(body.args, dnn.ControlOp.yielded(body)[1:], strict=True):
+        set_type(argument, value.type)
+    assign(body, channels_last)
+    types = [argument.type for argument in body.args]
+    for result, type in zip(op.results, types, strict=True):
+        set_type(result, type)
+    convert_operands(cast(Operation, body.last_op), [op.condition.type, *types])
+    convert_operands(op, [op.condition.type, *types])
+
+
+def set_type(value: SSAValue, type: Attribute) -> None:
+    if value.type != type:
+        Rewriter.replace_value_with_new_type(value, type)
+
+
+def plain_type(value: SSAValue) -> dnn.ValueType:
+    """The row-major type of a value's elements."""
+    return TensorType(dnn.element_type_of(value), dnn.shape_of(value))
+
+
+def convert_operands(op: Operation, types: Sequence[Attribute]) -> None:
+    """Puts a `dnn.copy` before `op` for each operand that has not the type wanted."""
+    for index, type in enumerate(types):
+        value = op.operands[index]
+        if value.type != type:
+            copy = dnn.CopyOp(value, type)
+            copy.location = value.owner.location if isinstance(value.owner, Operation) else op.location
+            cast(Block, op.parent).insert_op_before(copy, op)
+            op.operands[index] = copy.results[0]
 
 
 def canonical(shape: Sequence[int], order: Order) -> Order:

@@ -1,6 +1,7 @@
 """`dnn-borrow-outputs`: intermediate tensors live in the caller's output buffers until those are written."""
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.analysis.aliasing import root_of
 from occamy_xdsl.analysis.liveness import LivenessTable, LiveRange, liveness
+from occamy_xdsl.analysis.regions import ancestor_in
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.signature import output_arguments
 
@@ -77,8 +79,9 @@ def borrow(function: FuncOp, alignment: int) -> None:
             place = next((p for lender in lenders if (p := lender.place(life, alignment))), None)
             if place is not None:
                 del ranges[life.buffer]
-                live[life.first : life.last + 1] -= life.bytes
-                _move(block, *place)
+                for first, last in life.segments:
+                    live[first : last + 1] -= life.bytes
+                _move(*place)
                 break
         else:
             return
@@ -119,11 +122,17 @@ def _lenders(outputs: list[BlockArgument], table: LivenessTable) -> list[_Lender
     for position, op in enumerate(table.ops):
         for operand in op.operands:
             first.setdefault(root_of(operand), position)
+    position = {op: i for i, op in enumerate(table.ops)}
+    for output in outputs:
+        if output in first:  # a loop that uses it does so in each iteration
+            outermost = ancestor_in(output.block, table.ops[first[output]])
+            if isinstance(outermost, dnn.ControlOp):
+                first[output] = position[outermost]
     lenders = [_Lender(output, first.get(output, 0)) for output in outputs]
     return sorted((x for x in lenders if x.until > 0), key=lambda x: dnn.byte_size(x.output))
 
 
-def _move(block: Block, buffer: SSAValue, output: SSAValue, offset: int) -> None:
+def _move(buffer: SSAValue, output: SSAValue, offset: int) -> None:
     """Replaces an allocation by a view of `output`, `offset` elements after its start."""
     malloc = buffer.owner
     assert isinstance(malloc, dnn.MallocOp)
@@ -133,6 +142,6 @@ def _move(block: Block, buffer: SSAValue, output: SSAValue, offset: int) -> None
     view = dnn.ViewOp(output, offset, malloc.buffer.type)
     view.location = malloc.location
     view.view.name_hint = buffer.name_hint
-    block.insert_op_before(view, malloc)
+    cast(Block, malloc.parent).insert_op_before(view, malloc)
     buffer.replace_all_uses_with(view.view)
     Rewriter.erase_op(malloc)

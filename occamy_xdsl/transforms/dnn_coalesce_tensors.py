@@ -15,7 +15,8 @@ from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
 from occamy_xdsl.analysis.in_place import in_place_operands
-from occamy_xdsl.analysis.liveness import liveness
+from occamy_xdsl.analysis.liveness import Segment, segments, timeline_of, united, writes
+from occamy_xdsl.analysis.regions import ancestor_in, blocks_of, encloses, ops_of
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.transforms.dnn_insert_memory_ops import insert_deallocs
 
@@ -32,6 +33,10 @@ class DnnCoalesceTensorsPass(ModulePass):
     - A `dnn.copy` that says `keep` stays one.
     - *In place*: an op's result takes the buffer of an operand that dies there, if the op reads each element
       before it writes it (elementwise ops, the residual of a fused convolution, softmax).
+
+    Buffers of control flow, which more than one op writes, share memory with another buffer only where at no
+    position both are live, but for the ops that copy one to the other or work from one to the other in place. So
+    a loop's body writes the next carried value in place if nothing reads the present one any more.
 
     Requires: buffer form with `dnn.malloc`.
     Ensures: buffer form; every `dnn.malloc` still has one `dnn.dealloc` after its last use; the bytes live at
@@ -71,16 +76,17 @@ class DnnCoalesceTensorsPass(ModulePass):
 
 def coalesce(function: FuncOp, *, views: bool, in_place: bool) -> None:
     block = function.body.block
-    for op in list(block.ops):
+    for op in list(ops_of(block)):
         if isinstance(op, dnn.DeallocOp):
             Rewriter.erase_op(op)
     if views:
-        for op in list(block.ops):
+        lives = Lives(block)
+        for op in list(ops_of(block)):
             if isinstance(op, dnn.CopyOp) and op.keep is None:
-                forward_source(op)
+                forward_source(op, lives)
     lives = Lives(block)
     # Backwards, so that a chain of ops works in its final destination from the start.
-    for op in reversed(list(block.ops)):
+    for op in reversed(list(ops_of(block))):
         if isinstance(op, dnn.CopyOp) and views and not is_kept(op.input):
             forward_destination(op, op.input, lives)
         elif isinstance(op, dnn.KernelOp) and in_place:
@@ -88,11 +94,14 @@ def coalesce(function: FuncOp, *, views: bool, in_place: bool) -> None:
                 if dies_at(op, operand, lives) and forward_destination(op, operand, lives):
                     break
     if in_place:
-        for op in list(block.ops):
+        for op in list(ops_of(block)):
             if isinstance(op, dnn.KernelOp):
                 reuse_operand(op, lives)
-    erase_unused(block)
-    place_mallocs(block)
+    inner_first = list(blocks_of(block))[::-1]
+    for inner in inner_first:
+        erase_unused(inner)
+    for inner in inner_first:
+        place_mallocs(inner)
     insert_deallocs(block)
 
 
@@ -105,52 +114,145 @@ def is_kept(buffer: SSAValue) -> bool:
 
 
 class Lives:
-    """First and last position and bytes of every root buffer, kept true while buffers merge."""
+    """When every root buffer is live, and its bytes, kept true while buffers merge."""
 
     def __init__(self, block: Block):
-        table = liveness(block)
-        self.position = {op: i for i, op in enumerate(table.ops)}
-        self.ranges = {r.buffer: (r.first, r.last, r.bytes) for r in table.ranges}
-        self.live = np.array(table.timeline(), np.int64)
-        """Bytes live at each position."""
+        self.ops, self.segments = segments(block)
+        self.position = {op: i for i, op in enumerate(self.ops)}
+        self.bytes: dict[SSAValue, int] = {
+            op.buffer: dnn.byte_size(op.buffer)
+            for op in ops_of(block)
+            if isinstance(op, dnn.MallocOp) and op.buffer in self.segments
+        }
+        sized = ((parts, self.bytes[root]) for root, parts in self.segments.items() if root in self.bytes)
+        self.live = np.array(timeline_of(sized, len(self.ops)), np.int64)
+        """Bytes live at each position; the caller's buffers cost nothing."""
         self.overwritten: dict[Operation, int] = {}
         """Where an op that works in place writes over what a `dnn.copy` has written."""
+        self.shared: dict[SSAValue, set[int]] = {}
+        """The buffers of control flow, which more than one op may write, and the positions of these ops."""
+        self.block: dict[SSAValue, Block | None] = {root: _block_of(root) for root in self.segments}
+        """The block that defines a buffer and has all ops that write it; None where they are in several."""
+        for op in self.ops:
+            if isinstance(op, dnn.ControlOp):
+                for value in (*op.outs, *((op.condition,) if isinstance(op, dnn.LoopOp) else ())):
+                    self.shared[root_of(value)] = set()
+        for position, op in enumerate(self.ops):
+            for value in writes(op):
+                if (root := root_of(value)) in self.shared:
+                    self.shared[root].add(position)
 
-    def merged(self, gone: SSAValue, into: SSAValue) -> tuple[int, int, int] | None:
-        """The range of `into` once `gone` has become part of it; None for the caller's buffers."""
-        if into not in self.ranges:
-            return None
-        (first, last, _), own = self.ranges[gone], self.ranges[into]
-        return min(first, own[0]), max(last, own[1]), own[2]
+    def last(self, root: SSAValue) -> int:
+        """The last position at which a buffer is live."""
+        return self.segments[root][-1][1]
+
+    def dies(self, root: SSAValue, op: Operation) -> bool:
+        """Whether a buffer is live at `op` and not after it."""
+        return any(last == self.position[op] for _, last in self.segments[root])
+
+    def merged(self, gone: SSAValue, into: SSAValue) -> tuple[Segment, ...]:
+        """When `into` is live once `gone` has become part of it."""
+        return united(self.segments[gone], self.segments.get(into, ()))
+
+    def changes(self, gone: SSAValue, into: SSAValue) -> Iterator[tuple[Segment, int]]:
+        """By how many bytes more is live at which positions once `gone` has become part of `into`."""
+        yield from ((part, -self.bytes[gone]) for part in self.segments[gone])
+        if into in self.bytes:
+            size = self.bytes[into]
+            yield from ((part, -size) for part in self.segments[into])
+            yield from ((part, size) for part in self.merged(gone, into))
 
     def raises_peak(self, gone: SSAValue, into: SSAValue) -> bool:
         """Whether more bytes than now are live somewhere once `gone` has become part of `into`."""
-        merged = self.merged(gone, into)
-        if merged is None:
+        if into not in self.bytes:
             return False
-        (first, last, size), own, peak = self.ranges[gone], self.ranges[into], self.live.max()
-        for begin, end in ((merged[0], own[0]), (own[1] + 1, merged[1] + 1)):
-            grown = self.live[begin:end] + merged[2]
-            grown[max(first - begin, 0) : max(last + 1 - begin, 0)] -= size
-            if (grown > peak).any():
-                return True
-        return False
+        parts = self.merged(gone, into)
+        begin, end = parts[0][0], parts[-1][1] + 1
+        live = self.live[begin:end].copy()
+        for (first, last), size in self.changes(gone, into):
+            live[first - begin : last + 1 - begin] += size
+        return bool((live > self.live.max()).any())
 
     def merge(self, gone: SSAValue, into: SSAValue) -> None:
-        merged = self.merged(gone, into)
-        first, last, size = self.ranges.pop(gone)
-        self.live[first : last + 1] -= size
-        if merged is not None:
-            first, last, size = self.ranges[into]
-            self.live[first : last + 1] -= size
-            self.live[merged[0] : merged[1] + 1] += size
-            self.ranges[into] = merged
+        for (first, last), size in self.changes(gone, into):
+            self.live[first : last + 1] += size
+        self.segments[into] = self.merged(gone, into)
+        del self.segments[gone]
+        if gone in self.shared or into in self.shared:
+            self.shared[into] = self.shared.get(into, set()) | self.shared.pop(gone, set())
+        if self.block[gone] is not self.block.get(into):
+            self.block[into] = None
+
+    def is_straight(self, gone: SSAValue, into: SSAValue) -> bool:
+        """Whether both buffers are of one block, which alone writes them, each part once."""
+        block = self.block[gone]
+        return block is not None and self.block.get(into) is block and not {gone, into} & self.shared.keys()
+
+    def exclude(self, gone: SSAValue, target: SSAValue) -> bool:
+        """
+        Whether `gone` may become the memory `target`: at no position both are live, but where an op moves the one
+        to the other, or computes the one from the other in place.
+        """
+        whole = root_of(target)
+        for first, last in self.segments[gone]:
+            for begin, end in self.segments.get(whole, ()):
+                meet = max(first, begin), min(last, end)
+                if meet[0] < meet[1] or (meet[0] == meet[1] and not _moves(self.ops[meet[0]], gone, target)):
+                    return False
+        return True
 
 
-def forward_source(copy: dnn.CopyOp) -> None:
-    """Replaces the buffer that a copy fills by the source of the copy."""
+def _block_of(root: SSAValue) -> Block | None:
+    """The block that defines a buffer, if no op in another block writes it or a view of it."""
+    block = root.owner if isinstance(root.owner, Block) else root.owner.parent
+    pending = [root]
+    while pending:
+        value = pending.pop()
+        for op in (use.operation for use in value.uses):
+            if isinstance(op, dnn.ViewOp):
+                pending.append(op.view)
+            elif op.parent is not block and value in writes(op):
+                return None
+    return block
+
+
+def _moves(op: Operation, buffer: SSAValue, place: SSAValue) -> bool:
+    """Whether `op` brings the elements of a buffer to a place of the same type, or computes them from there."""
+    if isinstance(op, dnn.CopyOp):
+        return op.input is buffer and _is_same(op.outs[0], place)
+    if not isinstance(op, dnn.KernelOp) or len(op.outs) != 1:
+        return False
+    inside = in_place_operands(op)
+    for source, target in ((buffer, place), (place, buffer)):
+        read = [v for v in op.inputs if root_of(v) is root_of(source)]
+        if (
+            _is_same(op.outs[0], target)
+            and read
+            and all(_is_same(v, source) and v in inside for v in read)
+            and not any(root_of(v) is root_of(target) for v in op.inputs)
+        ):
+            return True
+    return False
+
+
+def _is_same(a: SSAValue, b: SSAValue) -> bool:
+    """Whether two memrefs show the same elements of the same buffer."""
+    return root_of(a) is root_of(b) and a.type == b.type and offset_in_root(a) == offset_in_root(b)
+
+
+def forward_source(copy: dnn.CopyOp, lives: Lives) -> None:
+    """
+    Replaces the buffer that a copy fills by the source of the copy.
+
+    Not where the source is written again while the copy is needed, by a loop that carries it.
+    """
     target, source = copy.outs[0], copy.input
     if not isinstance(target.owner, dnn.MallocOp) or min(dnn.strides_of(source), default=0) < 0:
+        return
+    again = lives.shared.get(root_of(source), set())
+    if target in lives.shared or any(
+        first <= at <= last for at in again for first, last in lives.segments[target]
+    ):
         return
     if substitute(target, source):
         Rewriter.erase_op(copy)
@@ -168,17 +270,20 @@ def forward_destination(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bo
     """
     target = op.outs[0]
     whole = root_of(target)
-    if not isinstance(operand.owner, dnn.MallocOp) or (
-        target is whole and isinstance(whole.owner, dnn.MallocOp)
-    ):
+    if not isinstance(operand.owner, dnn.MallocOp) or operand not in lives.segments or whole is operand:
         return False
-    if operand not in lives.ranges or whole is operand or lives.raises_peak(operand, whole):
+    straight = lives.is_straight(operand, whole)
+    if straight and target is whole and isinstance(whole.owner, dnn.MallocOp):
+        return False
+    if not straight and not (_is_visible(whole, operand) and lives.exclude(operand, target)):
+        return False
+    if lives.raises_peak(operand, whole):
         return False
     if plan_views(operand, dnn.strides_of(target)) is None:
         return False
     end = len(lives.position)
     lasts = lives.overwritten.get(op, end) if isinstance(op, dnn.CopyOp) else lives.position[op]
-    if isinstance(op, dnn.CopyOp) and lives.ranges[operand][1] >= lasts:
+    if isinstance(op, dnn.CopyOp) and lives.last(operand) >= lasts:
         return False
     for copy in filling_copies(operand):
         lives.overwritten[copy] = min(lasts, lives.overwritten.get(copy, end))
@@ -188,6 +293,12 @@ def forward_destination(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bo
     if isinstance(op, dnn.CopyOp):
         Rewriter.erase_op(op)
     return True
+
+
+def _is_visible(whole: SSAValue, buffer: SSAValue) -> bool:
+    """Whether `whole` can be used wherever `buffer` is: it is defined in the same block or around it."""
+    outer, inner = (v.owner if isinstance(v.owner, Block) else v.owner.parent for v in (whole, buffer))
+    return outer is not None and inner is not None and encloses(outer, inner)
 
 
 def filling_copies(buffer: SSAValue) -> Iterator[dnn.CopyOp]:
@@ -200,13 +311,14 @@ def filling_copies(buffer: SSAValue) -> Iterator[dnn.CopyOp]:
 
 
 def hoist(value: SSAValue) -> None:
-    """Moves a buffer's definition and the views that lead to it to the start of the block."""
+    """Moves a buffer's definition and the views that lead to it to the start of the block that defines it."""
+    root = root_of(value)
+    block = root.owner if isinstance(root.owner, Block) else cast(Block, root.owner.parent)
     chain = [value]
     while isinstance(chain[-1].owner, dnn.ViewOp):
         chain.append(chain[-1].owner.source)
     for link in chain:
         if isinstance(link.owner, dnn.ViewOp | dnn.MallocOp):
-            block = cast(Block, link.owner.parent)
             link.owner.detach()
             block.insert_op_before(link.owner, cast(Operation, block.first_op))
 
@@ -216,7 +328,7 @@ def dies_at(op: dnn.KernelOp, operand: SSAValue, lives: Lives) -> bool:
     Whether nothing uses the operand's buffer after `op`, and `op` itself reads it element by element alone.
     """
     root = root_of(operand)
-    if root not in lives.ranges or lives.ranges[root][1] != lives.position[op]:
+    if root not in lives.bytes or root not in lives.segments or not lives.dies(root, op):
         return False
     same_way = [
         v
@@ -233,9 +345,23 @@ def reuse_operand(op: dnn.KernelOp, lives: Lives) -> None:
         return
     target = op.outs[0]
     for operand in in_place_operands(op):
-        if dies_at(op, operand, lives) and substitute(target, operand):
+        if (
+            dies_at(op, operand, lives)
+            and (lives.is_straight(target, root_of(operand)) or _may_reuse(target, operand, lives))
+            and substitute(target, operand)
+        ):
             lives.merge(target, root_of(operand))
             return
+
+
+def _may_reuse(target: SSAValue, operand: SSAValue, lives: Lives) -> bool:
+    """Whether a buffer of control flow leaves the place of `operand` to a result that one op writes."""
+    return (
+        target not in lives.shared
+        and _is_visible(root_of(operand), target)
+        and lives.exclude(target, operand)
+        and not lives.raises_peak(target, root_of(operand))
+    )
 
 
 def erase_unused(block: Block) -> None:
@@ -247,14 +373,14 @@ def erase_unused(block: Block) -> None:
 
 
 def place_mallocs(block: Block) -> None:
-    """Moves each `dnn.malloc`, and each view, right before the first op that uses it."""
+    """Moves each `dnn.malloc`, and each view, right before the first op that uses it, itself or in its regions."""
     ops = list(block.ops)
     # Right before an op is after all that moved there before: its place and the number of the move.
     places: dict[Operation, tuple[float, ...]] = {op: (i,) for i, op in enumerate(ops)}
     for move, op in enumerate(reversed(ops)):
         if not isinstance(op, dnn.ViewOp | dnn.MallocOp):
             continue
-        users = (use.operation for use in op.results[0].uses)
+        users = (ancestor_in(block, use.operation) for use in op.results[0].uses)
         first = min(users, key=lambda user: (*places[user], math.inf))
         places[op] = (*places[first], move)
         if op.next_op is not first:

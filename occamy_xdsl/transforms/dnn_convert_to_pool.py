@@ -12,8 +12,9 @@ from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.analysis.liveness import LiveRange, liveness
+from occamy_xdsl.analysis.regions import ops_of
 from occamy_xdsl.dialects import dnn
-from occamy_xdsl.planning.intervals import Buffer
+from occamy_xdsl.planning.intervals import Body, Part
 from occamy_xdsl.planning.planners import PLANNERS, plan
 
 PLAN = "dnn.plan"
@@ -23,7 +24,7 @@ PLAN = "dnn.plan"
 @dataclass(frozen=True)
 class DnnConvertToPoolPass(ModulePass):
     """
-    Packs every `dnn.malloc` of a function into one `dnn.mempool_init`.
+    Packs every `dnn.malloc` of a function, also of its control flow, into one `dnn.mempool_init`.
 
     Requires: buffer form with `dnn.malloc`; one block a function.
     Ensures: no `dnn.malloc` is left; buffers that are live at one position share no byte; the attribute
@@ -75,20 +76,25 @@ class DnnConvertToPoolPass(ModulePass):
 
     def convert(self, function: FuncOp) -> None:
         block = function.body.block
-        mallocs = [op for op in block.ops if isinstance(op, dnn.MallocOp)]
+        mallocs = [op for op in ops_of(block) if isinstance(op, dnn.MallocOp)]
         ranges = {r.buffer: r for r in liveness(block).ranges}
         # A buffer that no op uses still gets a place: position 0 is as good as any.
         lives = [
             ranges.get(op.buffer, LiveRange(op.buffer, 0, 0, dnn.byte_size(op.buffer))) for op in mallocs
         ]
-        end = max((life.last for life in lives), default=0) + 1
-        buffers = [
-            Buffer(str(i), life.first, life.last + 1, life.bytes, self.alignment)
-            if self.reuse
-            else Buffer(str(i), 0, end, life.bytes, self.alignment)
+        end = max((life.last for life in lives), default=0)
+        bodies = [
+            Body(
+                tuple(
+                    Part(first, last + 1, 0, life.bytes)
+                    for first, last in (life.segments if self.reuse else ((0, end),))
+                ),
+                self.alignment,
+                str(i),
+            )
             for i, life in enumerate(lives)
+            if life.bytes
         ]
-        bodies = [b.body() for b in buffers if b.size]
         packed = plan(bodies, self.planner, self.alignment, node_limit=self.nodes, capacity=self.capacity)
         offsets = iter(packed.offsets)
         function.attributes[PLAN] = DictionaryAttr(
@@ -100,25 +106,21 @@ class DnnConvertToPoolPass(ModulePass):
         )
         if not mallocs:
             return
-        for op in list(block.ops):
+        for op in list(ops_of(block)):
             if isinstance(op, dnn.DeallocOp):
                 Rewriter.erase_op(op)
         pool = dnn.MempoolInitOp(packed.height, self.alignment)
         pool.pool.name_hint = "pool"
         block.insert_op_before(pool, cast(Operation, block.first_op))
         block.insert_op_before(dnn.DeallocOp(pool.pool), cast(Operation, block.last_op))
-        for malloc, buffer in zip(mallocs, buffers, strict=True):
-            offset = next(offsets) if buffer.size else 0
-            _replace(block, malloc, dnn.MemOffsetOp(pool.pool, offset, buffer.size, _type(malloc)))
+        for malloc, life in zip(mallocs, lives, strict=True):
+            offset = next(offsets) if life.bytes else 0
+            _replace(malloc, dnn.MemOffsetOp(pool.pool, offset, life.bytes, malloc.buffer.type))
 
 
-def _type(malloc: dnn.MallocOp) -> dnn.BufferType:
-    return malloc.buffer.type
-
-
-def _replace(block: Block, malloc: dnn.MallocOp, view: dnn.MemOffsetOp) -> None:
+def _replace(malloc: dnn.MallocOp, view: dnn.MemOffsetOp) -> None:
     view.location = malloc.location
     view.view.name_hint = malloc.buffer.name_hint
-    block.insert_op_before(view, malloc)
+    cast(Block, malloc.parent).insert_op_before(view, malloc)
     malloc.buffer.replace_all_uses_with(view.view)
     Rewriter.erase_op(malloc)

@@ -13,6 +13,7 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from occamy_xdsl.analysis.regions import ops_of
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.weights import Weights, element_type
 from occamy_xdsl.transforms.dnn_fuse_layers import (
@@ -61,7 +62,7 @@ class DnnFuseDequantizationPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in dnn.functions_in("value", op, self.name):
-            for layer in list(function.body.block.ops):
+            for layer in list(ops_of(function.body.block)):
                 if isinstance(layer, dnn.MatmulOp | dnn.ConvOp):
                     fuse(layer)
 

@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from occamy_xdsl.analysis.regions import blocks_of
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.dnn.geometry import is_channel_vector
 from occamy_xdsl.dialects.weights import Weights, dense_or_ref, numpy_dtype
@@ -48,6 +49,8 @@ class DnnFuseLayersPass(ModulePass):
 
     None of these can make the peak of live bytes higher: what they keep alive for longer takes the place of
     something that is as large and as long alive.
+
+    Work stays in its block: nothing moves into a branch, or into the body of a loop, which would repeat it.
 
     Requires: value form.
     Ensures: the same results up to rounding. A result that is returned, or that has other users than those
@@ -84,7 +87,8 @@ class DnnFuseLayersPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in dnn.functions_in("value", op, self.name):
-            fuse_block(function.body.block, inputs=self.inputs)
+            for block in blocks_of(function.body.block):
+                fuse_block(block, inputs=self.inputs)
 
 
 def fuse_block(block: Block, *, inputs: bool) -> None:
@@ -119,10 +123,16 @@ def fuse_block(block: Block, *, inputs: bool) -> None:
                 rewrite(cast(Any, op))
 
 
+def block_of(value: SSAValue) -> Block | None:
+    """The block that defines a value."""
+    return value.owner if isinstance(value.owner, Block) else value.owner.parent
+
+
 def single_user(value: SSAValue) -> Operation | None:
-    """The one op that uses `value`, however often; None where there are more or none."""
+    """The one op that uses `value`, however often; None where there are more or none, or it is in another block."""
     users = {use.operation for use in value.uses}
-    return users.pop() if len(users) == 1 else None
+    user = users.pop() if len(users) == 1 else None
+    return user if user is not None and user.parent is block_of(value) else None
 
 
 def clone_body(block: Block, into: Block, arguments: Sequence[SSAValue]) -> list[SSAValue]:
@@ -177,7 +187,6 @@ def fuse_into_producer(op: dnn.ElementwiseOp) -> bool:
         and dnn.shape_of(value) == dnn.shape_of(op.results[0])
         # Kernels keep their sums in the type of what they store.
         and dnn.element_type_of(value) == dnn.element_type_of(op.results[0])
-        and value.owner.parent is op.parent
     ]
     if not candidates:
         return False
@@ -379,12 +388,14 @@ def convolutions_reading(value: SSAValue) -> list[dnn.ConvOp] | None:
     """
     The convolutions that use `value` as the first part of their input, and for nothing else.
 
-    None where `value` has other users, or none.
+    None where `value` has other users, or none, or where they are in another block.
     """
     users = list[dnn.ConvOp]()
     for use in value.uses:
         user = use.operation
         if not isinstance(user, dnn.ConvOp) or user.input is not value or user in users:
+            return None
+        if user.parent is not block_of(value):
             return None
         users.append(user)
     return users or None

@@ -22,6 +22,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
 from occamy_xdsl.analysis.liveness import is_position, last_uses
+from occamy_xdsl.analysis.regions import ops_of
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.dnn.geometry import (
     broadcast_strides,
@@ -42,15 +43,21 @@ class DnnInsertMemoryOpsPass(ModulePass):
     become views that are copied into buffers of their own; `dnn-coalesce-tensors` removes the copies it can. Views
     of constants need no copy.
 
+    Each branch of a `dnn.if` copies what it yields to the buffers of the results. A `dnn.loop` has a buffer for
+    each carried value and for its condition: the first values are copied there before the loop, the next ones at
+    the end of its body. One that is yielded as it came needs no copy; carried values that change places are
+    copied aside first.
+
     Modes:
 
     - `liveness`: a buffer lives from the op that first writes it to the last op that uses it or a view of it;
+      one that only some branches use last is freed in each branch, one that a loop uses is freed after it;
     - `eager`: all buffers are allocated at the start of the function and freed at its end;
     - `lazy`: each op's buffers are allocated around that op alone: what later ops need is copied to a buffer
-      in host memory (memory space "host") and back before each use.
+      in host memory (memory space "host") and back before each use. Conditions are read there.
 
     Requires: value form; one block a function.
-    Ensures: buffer form; every `dnn.malloc` has one `dnn.dealloc` after its last use.
+    Ensures: buffer form; every `dnn.malloc` has one `dnn.dealloc` after its last use, on each path.
 
     Before:
 
@@ -112,7 +119,7 @@ class _Insertion:
 
     def insert(self, op: Operation) -> None:
         op.location = self.here.location
-        self.block.insert_op_before(op, self.here)
+        cast(Block, self.here.parent).insert_op_before(op, self.here)
 
     def malloc(self, type: dnn.BufferType, hint: str | None) -> SSAValue:
         op = dnn.MallocOp(type)
@@ -130,13 +137,22 @@ class _Insertion:
 
     def run(self) -> None:
         returned = self.signature()
-        for op in list(self.block.ops):
+        self.convert(self.block)
+        last = cast(ReturnOp, self.block.last_op)
+        self.here = last
+        for value, target in zip(last.arguments, returned, strict=True):
+            self.copy(self.buffers[value], target)
+        self.insert(ReturnOp())
+        Rewriter.erase_op(last)
+        erase_tensors(self.block)
+
+    def convert(self, block: Block) -> None:
+        """Puts the buffer form of each op of a block, but not of its end, before the op."""
+        for op in list(block.ops):
             self.here = op
             match op:
-                case ReturnOp():
-                    for value, target in zip(op.arguments, returned, strict=True):
-                        self.copy(self.buffers[value], target)
-                    self.insert(ReturnOp())
+                case ReturnOp() | dnn.YieldOp():
+                    pass
                 case dnn.ConstantOp():
                     constant = dnn.ConstantOp(op.value, value_type(op.output.type))
                     constant.output.name_hint = op.output.name_hint
@@ -146,15 +162,60 @@ class _Insertion:
                     self.buffers[op.results[0]] = self.rearrange(op)
                 case dnn.StripeOp():
                     raise PassFailedException(f"'{op.name}' op must be expanded first, by dnn-expand-stripes")
+                case dnn.IfOp():
+                    self.conditional(op)
+                case dnn.LoopOp():
+                    self.loop(op)
                 case dnn.KernelOp():
                     self.kernel(op)
                 case _:
                     raise PassFailedException(f"'{op.name}' op is not in dnn value form")
-        for op in reversed(list(self.block.ops)):
-            if any(isinstance(v.type, TensorType) for v in (*op.operands, *op.results)):
-                Rewriter.erase_op(op)
-        for argument in [a for a in self.block.args if isinstance(a.type, TensorType)]:
-            self.block.erase_arg(argument)
+
+    def conditional(self, op: dnn.IfOp) -> None:
+        """Each branch ends with copies to buffers in front of the op."""
+        outs = self.results(op)
+        new = op.rebuilt(groups={"condition": [self.buffers[op.condition]], "outs": outs}, results=[])
+        self.insert(new)
+        for block in cast(dnn.IfOp, new).blocks:
+            self.convert(block)
+            self.end(block, dict(zip(outs, dnn.ControlOp.yielded(block), strict=True)))
+
+    def loop(self, op: dnn.LoopOp) -> None:
+        """The condition and the carried values have buffers in front of the op, which the body writes anew."""
+        condition = self.malloc(value_type(op.condition.type), "condition")
+        outs = self.results(op)
+        for value, target in zip((op.condition, *op.inits), (condition, *outs), strict=True):
+            self.copy(self.buffers[value], target)
+        new = cast(
+            dnn.LoopOp,
+            op.rebuilt(groups={"condition": [condition], "inits": [], "outs": outs}, results=[]),
+        )
+        self.insert(new)
+        block = new.body.block
+        self.buffers |= dict(zip(block.args, outs, strict=True))
+        self.convert(block)
+        self.end(block, dict(zip((condition, *outs), dnn.ControlOp.yielded(block), strict=True)))
+
+    def results(self, op: dnn.ControlOp) -> list[SSAValue]:
+        """A new buffer for each result."""
+        outs = [self.malloc(value_type(r.type), r.name_hint) for r in op.results]
+        self.buffers |= dict(zip(op.results, outs, strict=True))
+        return outs
+
+    def end(self, block: Block, targets: dict[SSAValue, SSAValue]) -> None:
+        """Ends a block of control flow with copies of the values that it yields to the buffers `targets`."""
+        self.here = cast(Operation, block.last_op)
+        moves = {target: self.buffers[v] for target, v in targets.items() if self.buffers[v] is not target}
+        for target, source in moves.items():
+            if source in moves:  # overwritten by another of the copies
+                aside = self.malloc(cast(dnn.BufferType, source.type), source.name_hint)
+                self.copy(source, aside)
+                moves[target] = aside
+        for target, source in moves.items():
+            self.copy(source, target)
+        last = self.here
+        self.insert(dnn.YieldOp())
+        Rewriter.erase_op(last)
 
     def signature(self) -> list[SSAValue]:
         """Replaces the function's type; returns the output arguments."""
@@ -240,18 +301,51 @@ def _is_constant(buffer: SSAValue) -> bool:
     return isinstance(root_of(buffer).owner, dnn.ConstantOp)
 
 
+def erase_tensors(block: Block) -> None:
+    """Erases what is left of the value form: ops on tensors, and arguments that are tensors."""
+    for op in reversed(list(block.ops)):
+        if any(isinstance(v.type, TensorType) for v in (*op.operands, *op.results)):
+            Rewriter.erase_op(op)
+        elif isinstance(op, dnn.ControlOp):
+            for inner in op.blocks:
+                erase_tensors(inner)
+    for argument in [a for a in block.args if isinstance(a.type, TensorType)]:
+        block.erase_arg(argument)
+
+
 def insert_deallocs(block: Block) -> None:
-    """Puts one `dnn.dealloc` after the last use of each `dnn.malloc` or of a view of it."""
-    for malloc, last in last_uses(block).items():
-        if isinstance(malloc.owner, dnn.MallocOp):
-            op = dnn.DeallocOp(malloc)
-            op.location = last.location
-            block.insert_op_after(op, last)
+    """
+    Puts `dnn.dealloc` after the last use of each `dnn.malloc` or of a view of it.
+
+    Where that is inside of a `dnn.if`, one is put into each branch; a loop may use the buffer in each iteration.
+    """
+    table = last_uses(block)
+    for uses in table.values():
+        for buffer in list(uses):
+            if isinstance(buffer.owner, dnn.MallocOp) and table[cast(Block, buffer.owner.parent)] is uses:
+                _free(buffer, cast(Block, buffer.owner.parent), table)
+
+
+def _free(buffer: SSAValue, block: Block, table: dict[Block, dict[SSAValue, Operation]]) -> None:
+    """Frees a buffer after its last use in a block, or at the block's start if there is none."""
+    last = table[block].get(buffer)
+    if isinstance(last, dnn.IfOp):
+        for branch in last.blocks:
+            _free(buffer, branch, table)
+        return
+    op = dnn.DeallocOp(buffer)
+    if last is None:
+        first = cast(Operation, block.first_op)
+        op.location = first.location
+        block.insert_op_before(op, first)
+    else:
+        op.location = last.location
+        block.insert_op_after(op, last)
 
 
 def _allocate_eagerly(block: Block) -> None:
-    """Moves all allocations to the start of the block, and all deallocations to its end."""
-    mallocs = [op for op in block.ops if isinstance(op, dnn.MallocOp)]
+    """Moves all allocations to the start of the function's block, and all deallocations to its end."""
+    mallocs = [op for op in ops_of(block) if isinstance(op, dnn.MallocOp)]
     for op in mallocs:
         op.detach()
     first, last = cast(Operation, block.first_op), cast(Operation, block.last_op)
@@ -261,7 +355,7 @@ def _allocate_eagerly(block: Block) -> None:
 
 def _allocate_lazily(block: Block) -> None:
     """Keeps every tensor in host memory, with a copy on the device around each op that uses it."""
-    mallocs = [op for op in block.ops if isinstance(op, dnn.MallocOp)]
+    mallocs = [op for op in ops_of(block) if isinstance(op, dnn.MallocOp)]
     end = cast(Operation, block.last_op)
     homes: dict[SSAValue, SSAValue] = {}
     start = cast(Operation, block.first_op)
@@ -272,38 +366,53 @@ def _allocate_lazily(block: Block) -> None:
         block.insert_op_before(home, start)
         block.insert_op_before(dnn.DeallocOp(home.buffer), end)
         homes[op.buffer] = home.buffer
-    for op in [op for op in block.ops if is_position(op)]:
+    for op in [op for op in ops_of(block) if is_position(op)]:
         assert isinstance(op, dnn.KernelOp)
-        staged: dict[SSAValue, SSAValue] = {}
-        reads = {root_of(v) for v in op.inputs}
-        writes = {root_of(v) for v in op.outs}
-        for root in dict.fromkeys(root_of(v) for v in op.operands):
-            if root not in homes:
-                continue
-            device = dnn.MallocOp(cast(dnn.BufferType, root.type))
-            device.buffer.name_hint = root.name_hint
-            staged[root] = device.buffer
-            block.insert_op_before(device, op)
-            # A partial write (one input of a concatenation) must keep the rest.
-            if root in reads or any(isinstance(v.owner, dnn.ViewOp) for v in op.outs if root_of(v) is root):
-                block.insert_op_before(dnn.MemcpyOp(device.buffer, homes[root], "h2d"), op)
-        for index, operand in enumerate(op.operands):
-            root = root_of(operand)
-            if root in staged:
-                value = staged[root]
-                if operand is not root:
-                    view = dnn.ViewOp(value, offset_in_root(operand), cast(dnn.BufferType, operand.type))
-                    block.insert_op_before(view, op)
-                    value = view.view
-                op.operands[index] = value
-        last: Operation = op
-        for root, device in staged.items():
-            tail = [dnn.MemcpyOp(homes[root], device, "d2h")] if root in writes else []
-            for new in (*tail, dnn.DeallocOp(device)):
-                block.insert_op_after(new, last)
-                last = new
-    for op in reversed(list(block.ops)):
+        if isinstance(op, dnn.ControlOp):
+            stage(op, homes)
+        else:
+            around(op, homes)
+    for op in reversed(list(ops_of(block))):
         if isinstance(op, dnn.ViewOp) and op.view.first_use is None:
             Rewriter.erase_op(op)
     for op in mallocs:
         Rewriter.erase_op(op)
+
+
+def stage(op: dnn.KernelOp, places: dict[SSAValue, SSAValue]) -> None:
+    """Lets an op use other buffers: those that `places` gives for its own, or views of them."""
+    for index, operand in enumerate(op.operands):
+        root = root_of(operand)
+        if root not in places:
+            continue
+        value = places[root]
+        if operand is not root:
+            view = dnn.ViewOp(value, offset_in_root(operand), cast(dnn.BufferType, operand.type))
+            cast(Block, op.parent).insert_op_before(view, op)
+            value = view.view
+        op.operands[index] = value
+
+
+def around(op: dnn.KernelOp, homes: dict[SSAValue, SSAValue]) -> None:
+    """Brings what an op reads to the device before it, and what it writes back after it."""
+    block = cast(Block, op.parent)
+    staged: dict[SSAValue, SSAValue] = {}
+    reads = {root_of(v) for v in op.inputs}
+    writes = {root_of(v) for v in op.outs}
+    for root in dict.fromkeys(root_of(v) for v in op.operands):
+        if root not in homes:
+            continue
+        device = dnn.MallocOp(cast(dnn.BufferType, root.type))
+        device.buffer.name_hint = root.name_hint
+        staged[root] = device.buffer
+        block.insert_op_before(device, op)
+        # A partial write (one input of a concatenation) must keep the rest.
+        if root in reads or any(isinstance(v.owner, dnn.ViewOp) for v in op.outs if root_of(v) is root):
+            block.insert_op_before(dnn.MemcpyOp(device.buffer, homes[root], "h2d"), op)
+    stage(op, staged)
+    last: Operation = op
+    for root, device in staged.items():
+        tail = [dnn.MemcpyOp(homes[root], device, "d2h")] if root in writes else []
+        for new in (*tail, dnn.DeallocOp(device)):
+            block.insert_op_after(new, last)
+            last = new

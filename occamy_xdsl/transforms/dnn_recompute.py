@@ -28,6 +28,7 @@ class DnnRecomputePass(ModulePass):
     A value that is live while the peak is reached, but not used there, need not be kept for the users that come
     later if its op runs once more before the first of these. At each step the repetition is taken that lowers the
     peak most, or else the number of positions with that peak. What did not lower the peak in the end is undone.
+    Functions with control flow are left as they are.
 
     Requires: value form; one block a function.
     Ensures: the bytes live at any position after memory insertion, coalescing and borrowing are at most what they were;
@@ -64,7 +65,8 @@ class DnnRecomputePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in dnn.functions_in("value", op, self.name):
-            recompute(ctx, function, self.budget / 100, self.limit)
+            if not any(isinstance(inner, dnn.ControlOp) for inner in function.body.block.ops):
+                recompute(ctx, function, self.budget / 100, self.limit)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,18 @@
 """`dnn-schedule`: the order of execution with the lowest peak of live bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from occamy_xdsl.analysis.in_place import in_place_operands
 from occamy_xdsl.analysis.liveness import LivenessTable, liveness
+from occamy_xdsl.analysis.regions import blocks_of, needs
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.planning.order import Op, Order, find_order
 from occamy_xdsl.transforms.dnn_borrow_outputs import DnnBorrowOutputsPass
@@ -30,6 +31,9 @@ class DnnSchedulePass(ModulePass):
     The search knows views, concatenations built in place and results that take the place of an operand. It is
     exact within its limits, which make it deterministic, and falls back to a beam beyond them. An order that
     memory insertion and coalescing do not turn into a lower peak than the given one is not taken.
+
+    The regions of control flow are ordered first, each by itself; then an op with regions is one step that needs
+    what its regions capture, and at their peak the bytes that live inside of them. No proof is claimed then.
 
     Requires: value form; one block a function.
     Ensures: the same ops in an order that is never worse; the attribute `dnn.order_search` on the function
@@ -65,21 +69,34 @@ class DnnSchedulePass(ModulePass):
 
 
 def schedule(ctx: Context, function: FuncOp, states: int) -> None:
-    block = function.body.block
+    inside: dict[Block, int] = {}
+    blocks = list(blocks_of(function.body.block))
+    for block in reversed(blocks):
+        order = schedule_block(ctx, function, block, inside, states)
+        inside[block] = order.peak
+        if block is function.body.block:
+            peak = IntegerAttr(order.peak, i64)
+            is_proven = order.optimal and len(blocks) == 1
+            proof = StringAttr("proven optimal" if is_proven else "best found")
+            function.attributes[ORDER] = DictionaryAttr({"peak_bytes": peak, "status": proof})
+
+
+def schedule_block(
+    ctx: Context, function: FuncOp, block: Block, inside: dict[Block, int], states: int
+) -> Order:
+    """Orders the ops of one block; `inside` has the peaks of those in it, in bytes."""
     before = list(block.ops)
-    graph = StorageGraph(block)
+    graph = StorageGraph(block, inside)
     order = graph.search(states)
-    peak = IntegerAttr(order.peak, i64)
-    proof = StringAttr("proven optimal" if order.optimal else "best found")
-    function.attributes[ORDER] = DictionaryAttr({"peak_bytes": peak, "status": proof})
     if order.sequence == tuple(range(len(graph.nodes))):
-        return
+        return order
     was = planned_peak(ctx, function)
     arrange(block, [graph.nodes[i] for i in order.sequence])
     if planned_peak(ctx, function) > was:
         for op in before:
             op.detach()
         block.add_ops(before)
+    return order
 
 
 def planned_peak(ctx: Context, function: FuncOp) -> int:
@@ -110,7 +127,7 @@ def arrange(block: Block, nodes: Sequence[Operation]) -> None:
         if op in placed or op.parent is not block:
             return
         placed.add(op)
-        for operand in op.operands:
+        for operand in needs(op):
             if isinstance(operand.owner, Operation):
                 place(operand.owner)
         op.detach()
@@ -124,13 +141,14 @@ def arrange(block: Block, nodes: Sequence[Operation]) -> None:
 class StorageGraph:
     """The ops that take time and the pieces of storage that they read and write, for the order search."""
 
-    def __init__(self, block: Block):
+    def __init__(self, block: Block, inside: Mapping[Block, int] = {}):
+        self.inside = inside
         self.nodes = list[dnn.KernelOp]()
         self.sizes = list[int]()
         self.atoms: dict[SSAValue, tuple[int, ...]] = {}
         self.pinned = set[int]()
         self.steps = list[Op]()
-        returned = {v for op in block.ops if isinstance(op, ReturnOp) for v in op.arguments}
+        returned = set(block.last_op.operands) if block.last_op is not None else set[SSAValue]()
         for argument in block.args:
             self.pinned.update(self.new(argument))
         for op in block.ops:
@@ -153,17 +171,27 @@ class StorageGraph:
     def visit(self, op: dnn.KernelOp) -> None:
         if (
             isinstance(op, dnn.ConcatOp)
-            and all(_builds_in_place(v) for v in op.ins)
+            and all(_builds_in_place(v) and v in self.atoms for v in op.ins)
             and len(set(op.ins)) == len(op.ins)
         ):
             self.atoms[op.results[0]] = tuple(a for v in op.ins for a in self.atoms[v])
             return
         if isinstance(op, dnn.ShapeOp) and not isinstance(op, dnn.ConcatOp):
-            self.atoms[op.results[0]] = self.atoms[op.operands[0]]
+            self.atoms[op.results[0]] = self.atoms.get(op.operands[0], ())
             return
-        reads = tuple(dict.fromkeys(a for v in op.operands for a in self.atoms[v]))
+        # What comes from around the block is live in any case.
+        reads = tuple(dict.fromkeys(a for v in needs(op) for a in self.atoms.get(v, ())))
         writes = tuple(a for r in op.results for a in self.new(r))
-        pairs = tuple((writes[0], self.atoms[v][0]) for v in in_place_operands(op) if len(self.atoms[v]) == 1)
+        own = [self.atoms.get(v, ()) for v in in_place_operands(op)]
+        pairs = tuple((writes[0], atoms[0]) for atoms in own if len(atoms) == 1)
+        if isinstance(op, dnn.LoopOp):
+            given = [self.atoms.get(v, ()) for v in op.inits]
+            pairs = tuple(
+                (mine, atoms[0]) for mine, atoms in zip(writes, given, strict=True) if len(atoms) == 1
+            )
+        if isinstance(op, dnn.ControlOp):
+            self.sizes.append(max(self.inside[block] for block in op.blocks))
+            writes = (*writes, len(self.sizes) - 1)
         self.nodes.append(op)
         self.steps.append(Op(reads, writes, pairs))
 

@@ -53,6 +53,9 @@ def _take_branch(op: onnx.OnnxOp, translation: Translation) -> bool:
 
 
 def _rewrite(block: Block, translation: Translation) -> None:
+    for argument in tuple(block.args):
+        if (value := translation.values.get(argument)) is not None and value.type != argument.type:
+            Rewriter.replace_value_with_new_type(argument, value.type)
     for op in tuple(block.ops):
         if not isinstance(op, onnx.OnnxOp):
             continue
@@ -75,7 +78,8 @@ class OnnxInferShapesPass(ModulePass):
     Results of operators that are not supported get the type that the onnx package infers, if it does.
 
     Requires: static shapes of all arguments.
-    Ensures: static types of all values that supported operators compute; the same results.
+    Ensures: static types of all values that supported operators compute, but for those in the bodies of loops that
+    will be unrolled, which may differ between iterations; the same results.
 
     Before:
 

@@ -55,3 +55,63 @@ func.func @main(%x: tensor<3x4xui8> {onnx.name = "x"}) -> (tensor<*xui8> {onnx.n
 // CHECK-NEXT: %y = dnn.elementwise ins(%p : tensor<3x4xui8>) -> tensor<3x4xui8> body {
 // CHECK-NEXT: ^bb0(%[[E:.*]]: i8 {{.*}}):
 // CHECK-NEXT:   arith.maxui %[[E]], %[[E]] : i8
+
+// -----
+
+// A trip count becomes a carried counter and a comparison; ops of the body keep the names of their nodes.
+
+func.func @main(%n: tensor<i64> {onnx.name = "n"}, %c: tensor<i1> {onnx.name = "c"}, %x: tensor<4xf32> {onnx.name = "x"}) -> (tensor<*xf32> {onnx.name = "y"}) {
+  %y = onnx.Loop(%n, %c, %x) ({
+  ^bb0(%i: tensor<*xi64>, %g: tensor<*xi1>, %a: tensor<*xf32>):
+    %b = onnx.Softmax(%a) {axis = 0 : i64} : (tensor<*xf32>) -> tensor<*xf32> loc("inner")
+    onnx.Yield(%g, %b) : (tensor<*xi1>, tensor<*xf32>) -> ()
+  }) : (tensor<i64>, tensor<i1>, tensor<4xf32>) -> tensor<*xf32> loc("loop")
+  func.return %y : tensor<*xf32>
+}
+
+// CHECK:      %[[ZERO:.*]] = dnn.constant dense<0> : tensor<i64> -> tensor<i64> loc("loop")
+// CHECK-NEXT: %[[GO:.*]] = dnn.elementwise ins(%c, %n : tensor<i1>, tensor<i64>) -> tensor<i1> body {
+// CHECK:        arith.cmpi slt
+// CHECK:        arith.andi
+// CHECK:      %y, %{{.*}} = dnn.loop condition(%[[GO]] : tensor<i1>) inits(%x, %[[ZERO]] : tensor<4xf32>, tensor<i64>) -> tensor<4xf32>, tensor<i64> body {
+// CHECK-NEXT: ^bb0(%[[A:.*]]: tensor<4xf32> {{.*}}, %[[I:.*]]: tensor<i64> {{.*}}):
+// CHECK-NEXT:   %b = dnn.softmax input(%[[A]] : tensor<4xf32>) {axis = 0 : i64, log = false} -> tensor<4xf32> loc("inner")
+// CHECK-NEXT:   %[[J:.*]] = dnn.elementwise ins(%[[I]] : tensor<i64>) -> tensor<i64> body {
+// CHECK:          arith.addi
+// CHECK:        %[[NEXT:.*]] = dnn.elementwise ins(%[[J]], %n : tensor<i64>, tensor<i64>) -> tensor<i1> body {
+// CHECK:          arith.cmpi slt
+// CHECK-NEXT:     dnn.yield
+// CHECK:        dnn.yield %[[NEXT]], %b, %[[J]] : tensor<i1>, tensor<4xf32>, tensor<i64>
+// CHECK:      } loc("loop")
+
+// -----
+
+// A loop that runs twice in any case is unrolled, and so has scan outputs. Results that none uses are left out.
+
+func.func @main(%c: tensor<1xi1> {onnx.name = "c"}, %x: tensor<4xf32> {onnx.name = "x"}) -> (tensor<*xf32> {onnx.name = "y"}) {
+  %k = onnx.Constant() {value = dense<2> : tensor<i64>} : () -> tensor<i64>
+  %none = onnx.NoValue() : () -> none
+  %y, %s = onnx.Loop(%k, %none, %x) ({
+  ^bb0(%i: tensor<*xi64>, %g: tensor<*xi1>, %a: tensor<*xf32>):
+    %f = onnx.Cast(%i) {to = 1 : i64} : (tensor<*xi64>) -> tensor<*xf32>
+    %b = onnx.Add(%a, %f) : (tensor<*xf32>, tensor<*xf32>) -> tensor<*xf32>
+    %d = onnx.Identity(%b) : (tensor<*xf32>) -> tensor<*xf32>
+    onnx.Yield(%g, %b, %d) : (tensor<*xi1>, tensor<*xf32>, tensor<*xf32>) -> ()
+  }) : (tensor<i64>, none, tensor<4xf32>) -> (tensor<*xf32>, tensor<*xf32>)
+  %r, %unused = onnx.If(%c) ({
+    %e = onnx.Relu(%s) : (tensor<*xf32>) -> tensor<*xf32>
+    onnx.Yield(%e, %x) : (tensor<*xf32>, tensor<4xf32>) -> ()
+  }, {
+    onnx.Yield(%s, %x) : (tensor<*xf32>, tensor<4xf32>) -> ()
+  }) : (tensor<1xi1>) -> (tensor<*xf32>, tensor<*xf32>)
+  func.return %r : tensor<*xf32>
+}
+
+// CHECK-NOT:  dnn.loop
+// CHECK:      %s = dnn.concat ins(%{{.*}}, %{{.*}} : tensor<1x4xf32>, tensor<1x4xf32>) {axis = 0 : i64} -> tensor<2x4xf32>
+// CHECK-NEXT: %[[C:.*]] = dnn.reshape input(%c : tensor<1xi1>) -> tensor<i1>
+// CHECK-NEXT: %r = dnn.if condition(%[[C]] : tensor<i1>) -> tensor<2x4xf32> then {
+// CHECK:        dnn.yield %e : tensor<2x4xf32>
+// CHECK:      } otherwise {
+// CHECK-NEXT:   dnn.yield %s : tensor<2x4xf32>
+// CHECK:      }

@@ -468,3 +468,32 @@ func.func @normalised_sum(%x: tensor<1x4x8x8xf32>) -> tensor<1x4x8x8xf32> {
   }
   func.return %y : tensor<1x4x8x8xf32>
 }
+
+// -----
+
+// In a loop as elsewhere; but the exponential, which is the same in each iteration, stays in front of it.
+// CHECK-LABEL: func.func @fuse
+// CHECK-NEXT:    %a = dnn.elementwise ins(%x : tensor<4x4xf32>)
+// CHECK:           math.exp
+// CHECK:         dnn.loop
+// CHECK-NEXT:    ^bb0(%b: tensor<4x4xf32>):
+// CHECK-NEXT:      %s = dnn.matmul a(%b : tensor<4x4xf32>) b(%b : tensor<4x4xf32>) extras(%a : tensor<4x4xf32>) -> tensor<4x4xf32> epilogue {
+// CHECK:           dnn.yield %c, %s : tensor<i1>, tensor<4x4xf32>
+func.func @fuse(%c: tensor<i1>, %x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %a = dnn.elementwise ins(%x : tensor<4x4xf32>) -> tensor<4x4xf32> body {
+  ^bb0(%u: f32):
+    %v = math.exp %u : f32
+    dnn.yield %v : f32
+  }
+  %p = dnn.loop condition(%c : tensor<i1>) inits(%x : tensor<4x4xf32>) -> tensor<4x4xf32> body {
+  ^bb0(%b: tensor<4x4xf32>):
+    %m = dnn.matmul a(%b : tensor<4x4xf32>) b(%b : tensor<4x4xf32>) -> tensor<4x4xf32>
+    %s = dnn.elementwise ins(%m, %a : tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32> body {
+    ^bb0(%u: f32, %w: f32):
+      %v = arith.addf %u, %w : f32
+      dnn.yield %v : f32
+    }
+    dnn.yield %c, %s : tensor<i1>, tensor<4x4xf32>
+  }
+  func.return %p : tensor<4x4xf32>
+}

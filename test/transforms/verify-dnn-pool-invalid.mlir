@@ -51,3 +51,41 @@ func.func @two_pools() {
   %q = dnn.mempool_init align 64 : memref<128xi8>
   func.return
 }
+
+// -----
+
+// %a is read in the next iteration, though no later op of the body reads it.
+// CHECK: 'dnn.mem_offset' ops overlap: %a at bytes [0, 64), live at ops 4 to 7; %b at bytes [0, 64), live at ops 8 to 9
+func.func @around_the_back_edge(%c: memref<i1>, %x: memref<16xf32>, %out: memref<16xf32>) {
+  %pool = dnn.mempool_init align 64 : memref<64xi8>
+  %a = dnn.mem_offset %pool[0, 64] : memref<64xi8> -> memref<16xf32>
+  %b = dnn.mem_offset %pool[0, 64] : memref<64xi8> -> memref<16xf32>
+  dnn.softmax input(%x : memref<16xf32>) outs(%a : memref<16xf32>) {axis = 0 : i64, log = false}
+  dnn.loop condition(%c : memref<i1>) outs(%out : memref<16xf32>) body {
+    %v = dnn.view %a[0] : memref<16xf32> -> memref<16xf32>
+    dnn.copy input(%v : memref<16xf32>) outs(%out : memref<16xf32>)
+    dnn.softmax input(%out : memref<16xf32>) outs(%b : memref<16xf32>) {axis = 0 : i64, log = false}
+    dnn.copy input(%b : memref<16xf32>) outs(%out : memref<16xf32>)
+    dnn.yield
+  }
+  func.return
+}
+
+// -----
+
+// After either branch %a is read, but one has lost it.
+// CHECK: 'dnn.mem_offset' ops overlap: %a at bytes [0, 64)
+func.func @after_a_branch(%c: memref<i1>, %x: memref<16xf32>, %out: memref<16xf32>) {
+  %pool = dnn.mempool_init align 64 : memref<64xi8>
+  %a = dnn.mem_offset %pool[0, 64] : memref<64xi8> -> memref<16xf32>
+  dnn.softmax input(%x : memref<16xf32>) outs(%a : memref<16xf32>) {axis = 0 : i64, log = false}
+  dnn.if condition(%c : memref<i1>) outs(%out : memref<16xf32>) then {
+    dnn.yield
+  } otherwise {
+    %b = dnn.mem_offset %pool[0, 64] : memref<64xi8> -> memref<16xf32>
+    dnn.softmax input(%x : memref<16xf32>) outs(%b : memref<16xf32>) {axis = 0 : i64, log = false}
+    dnn.yield
+  }
+  dnn.copy input(%a : memref<16xf32>) outs(%out : memref<16xf32>)
+  func.return
+}

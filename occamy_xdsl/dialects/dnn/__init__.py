@@ -41,6 +41,7 @@ from occamy_xdsl.dialects.dnn.compute import (
     WindowOp,
     accumulator_type,
 )
+from occamy_xdsl.dialects.dnn.control import ControlOp, IfOp, LoopOp
 from occamy_xdsl.dialects.dnn.form import Form, check_form, functions_in
 from occamy_xdsl.dialects.dnn.memory import (
     ConstantOp,
@@ -69,6 +70,7 @@ __all__ = [
     "BufferType",
     "ConcatOp",
     "ConstantOp",
+    "ControlOp",
     "ConvOp",
     "ConvTransposeOp",
     "CopyOp",
@@ -78,8 +80,10 @@ __all__ = [
     "Form",
     "FusableOp",
     "GatherOp",
+    "IfOp",
     "KernelOp",
     "LayerNormOp",
+    "LoopOp",
     "LrnOp",
     "MallocOp",
     "MatmulOp",
@@ -132,7 +136,9 @@ Dnn = Dialect(
         DeallocOp,
         ElementwiseOp,
         GatherOp,
+        IfOp,
         LayerNormOp,
+        LoopOp,
         LrnOp,
         MallocOp,
         MatmulOp,

@@ -385,7 +385,8 @@ def verify_static_layout(op: Operation, type: BufferType) -> None:
 @irdl_op_definition
 class YieldOp(IRDLOperation):
     """
-    Ends a fused region: the scalars that become the element of each destination.
+    Ends a fused region: the scalars that become the element of each destination. Ends a region of control flow or
+    of stripes: the values that leave it.
 
     Example:
 

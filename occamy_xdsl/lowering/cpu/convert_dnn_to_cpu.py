@@ -7,7 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from xdsl.context import Context
-from xdsl.dialects import arith, memref
+from xdsl.dialects import arith, memref, scf
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,
@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import (
     MemRefType,
     ModuleOp,
     NoneAttr,
+    i1,
     i8,
     i64,
 )
@@ -32,7 +33,7 @@ from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr
 from occamy_xdsl.errors import UnsupportedModelError
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel
-from occamy_xdsl.lowering.cpu.select import KernelCall, Pack, select
+from occamy_xdsl.lowering.cpu.select import KernelCall, Pack, buffer_of, select
 from occamy_xdsl.lowering.toolchain import Isa
 
 ENTRY = "occamy_main"
@@ -56,7 +57,8 @@ class ConvertDnnToCpuPass(ModulePass):
     All buffers are windows of byte arrays: the pool, the weights blob, and the caller's inputs and outputs.
     Equal kernels are generated once. Weights are listed, packed as their kernels read them, in the module
     attribute `occamy.weights`; the driver writes the blob. Buffers outside a pool (modes eager and lazy)
-    become heap allocations.
+    become heap allocations. `dnn.if` becomes `scf.if`, `dnn.loop` becomes `scf.while`; their conditions are read
+    from memory.
 
     Requires: one function `main` in buffer form.
     Ensures: the dialects func, memref, scf, arith, vector and math only; the entry is
@@ -114,28 +116,28 @@ class _Conversion:
     """Node, op and reason for each op that no kernel can do."""
 
     def run(self) -> None:
-        self.block = Block()
+        self.block = self.entry = Block()
         source = self.function.body.block
         pool_bytes = next(
             (dnn.byte_size(op.pool) for op in source.ops if isinstance(op, dnn.MempoolInitOp)), 0
         )
-        self.pool = self.block.insert_arg(_bytes_type(pool_bytes), 0)
+        self.pool = self.entry.insert_arg(_bytes_type(pool_bytes), 0)
         self.pool.name_hint = "pool"
-        self.weights = self.block.insert_arg(_bytes_type(0), 1)
+        self.weights = self.entry.insert_arg(_bytes_type(0), 1)
         self.weights.name_hint = "weights"
         for argument in source.args:
-            own = self.block.insert_arg(_bytes_type(dnn.byte_size(argument)), len(self.block.args))
+            own = self.entry.insert_arg(_bytes_type(dnn.byte_size(argument)), len(self.entry.args))
             own.name_hint = argument.name_hint
             self.bases[argument] = own, 0
         for op in source.ops:
             self.convert(op)
         if self.refused:
             raise UnsupportedModelError(nodes=self.refused)
-        self.block.add_op(ReturnOp())
+        self.entry.add_op(ReturnOp())
         # Only now is the size of the blob known.
         self.weights = Rewriter.replace_value_with_new_type(self.weights, _bytes_type(self.blob_bytes))
         kernels = [self.define(kernel, symbol) for kernel, symbol in self.kernels.items()]
-        entry = FuncOp(ENTRY, ([a.type for a in self.block.args], []), Region(self.block))
+        entry = FuncOp(ENTRY, ([a.type for a in self.entry.args], []), Region(self.entry))
         self.module.attributes[POOL_BYTES] = IntegerAttr(pool_bytes, i64)
         self.module.attributes[WEIGHTS_BYTES] = IntegerAttr(self.blob_bytes, i64)
         self.module.attributes[WEIGHTS] = ArrayAttr(
@@ -152,7 +154,7 @@ class _Conversion:
 
     def convert(self, op: Operation) -> None:
         match op:
-            case dnn.MempoolInitOp() | dnn.ViewOp() | dnn.ConstantOp() | ReturnOp():
+            case dnn.MempoolInitOp() | dnn.ViewOp() | dnn.ConstantOp() | ReturnOp() | dnn.YieldOp():
                 pass
             case dnn.MemOffsetOp():
                 self.bases[op.view] = self.pool, op.offset.value.data
@@ -163,10 +165,37 @@ class _Conversion:
                     self.insert(memref.DeallocOp.get(self.bases[op.buffer][0]), op)
             case dnn.MemcpyOp():
                 self.call(select(dnn.CopyOp.between(op.source, op.destination), self.isa), op)
+            case dnn.IfOp() if op.is_buffer_form:
+                condition = self.truth(op, self.block)
+                then, otherwise = (self.region(block, scf.YieldOp()) for block in op.blocks)
+                self.insert(scf.IfOp(condition, [], then, otherwise), op)
+            case dnn.LoopOp() if op.is_buffer_form:
+                before = Block()
+                before.add_op(scf.ConditionOp(self.truth(op, before)))
+                body = self.region(op.body.block, scf.YieldOp())
+                self.insert(scf.WhileOp([], [], Region(before), body), op)
             case dnn.KernelOp() if op.is_buffer_form:
                 self.call(select(op, self.isa), op)
             case _:
                 raise PassFailedException(f"convert-dnn-to-cpu: '{op.name}' op is not in dnn buffer form")
+
+    def region(self, source: Block, last: Operation) -> Region:
+        """The code of a region of control flow, which ends in `last`."""
+        around, self.block = self.block, Block()
+        for op in source.ops:
+            self.convert(op)
+        self.block.add_op(last)
+        region, self.block = Region(self.block), around
+        return region
+
+    def truth(self, op: dnn.ControlOp, block: Block) -> SSAValue:
+        """Whether the condition of an op holds, read at the end of `block`: an i1 is a byte of 0 or 1."""
+        buffer = buffer_of(op.truth)
+        base, offset = self.place(op.truth, buffer, None)
+        load = memref.LoadOp.get(self.window(base, offset, buffer), [])
+        truncate = arith.TruncIOp(load.res, i1)
+        block.add_ops([load, truncate])
+        return truncate.result
 
     def insert(self, op: Operation, source: Operation) -> None:
         op.location = source.location
@@ -184,13 +213,14 @@ class _Conversion:
             return
         arguments = list[SSAValue]()
         for index, (operand, buffer) in enumerate(zip(call.operands, call.kernel.arguments, strict=True)):
-            base, offset = self.place(operand, buffer, call.packs.get(index), call.kernel)
+            pack = call.packs.get(index)
+            base, offset = self.place(operand, buffer, pack and (pack, call.kernel))
             arguments.append(self.window(base, offset - buffer.origin * buffer.element_bytes, buffer))
         symbol = self.kernels.setdefault(call.kernel, call.kernel.symbol)
         self.insert(CallOp(symbol, arguments, []), op)
 
     def place(
-        self, operand: SSAValue | Weights, buffer: Buffer, pack: Pack | None, kernel: Kernel
+        self, operand: SSAValue | Weights, buffer: Buffer, pack: tuple[Pack, Kernel] | None
     ) -> tuple[SSAValue, int]:
         """Byte array and byte offset of an operand's element (0, 0, ...)."""
         if isinstance(operand, Weights):
@@ -200,7 +230,7 @@ class _Conversion:
         shift = offset_in_root(operand) * dnn.element_bytes(dnn.element_type_of(operand))
         if isinstance(root.owner, dnn.ConstantOp):
             if pack is not None:
-                packed = Weights.derived(f"packed-{kernel.symbol}", pack, seen_through(operand))
+                packed = Weights.derived(f"packed-{pack[1].symbol}", pack[0], seen_through(operand))
                 size = buffer.extent * buffer.element_bytes
                 return self.weights, self.offset_in_blob(packed, WeightsRefAttr(packed), size)
             size = dnn.byte_size(root)
@@ -226,23 +256,26 @@ class _Conversion:
         type = buffer.memref_type()
         flat = MemRefType(buffer.element_type, [buffer.extent])
         view = memref.ViewOp(base, self.index(offset), [], flat if type.layout != NoneAttr() else type)
-        self.block.add_op(view)
+        # Where the base is defined, so that all blocks inside of it can use the window. No op that contains the
+        # present one has been added yet, so it stands before them.
+        block = base.owner if isinstance(base.owner, Block) else cast(Block, base.owner.parent)
+        block.add_op(view)
         if view.result.type == type:
             return view.result
         cast_ = memref.ReinterpretCastOp.from_dynamic(
             view.result, [0], list(buffer.shape), list(buffer.strides), type
         )
-        self.block.add_op(cast_)
+        block.add_op(cast_)
         return cast_.result
 
     def index(self, value: int) -> SSAValue:
         if value not in self.indices:
             constant = arith.ConstantOp(IntegerAttr(value, IndexType()))
-            first = self.block.first_op
+            first = self.entry.first_op
             if first is None:
-                self.block.add_op(constant)
+                self.entry.add_op(constant)
             else:
-                self.block.insert_op_before(constant, first)
+                self.entry.insert_op_before(constant, first)
             self.indices[value] = constant.result
         return self.indices[value]
 

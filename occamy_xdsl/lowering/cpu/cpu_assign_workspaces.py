@@ -47,6 +47,8 @@ class CpuAssignWorkspacesPass(ModulePass):
         isa = Isa.host() if self.target == "host" else Isa.parse(self.target)
         for function in dnn.functions_in("buffer", op, self.name):
             for kernel in [o for o in function.walk() if isinstance(o, dnn.KernelOp)]:
+                if isinstance(kernel, dnn.ControlOp):
+                    continue
                 size = select(kernel, isa).kernel.workspace_bytes
                 if size and kernel.workspace is None:
                     assign(kernel, size)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects import arith, memref
+from xdsl.dialects import arith, memref, scf
 from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, i8, i32
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, Operation, SSAValue
@@ -30,7 +30,8 @@ TIMESPEC = MemRefType(i8, [TIMESPEC_BYTES])
 class CpuInsertClockPass(ModulePass):
     """
     Gives the entry one more argument, which each run fills with the time before each kernel call and at the
-    end: one time more than there are calls, each as seconds and nanoseconds of the monotonic clock.
+    end: one time more than there are calls, each as seconds and nanoseconds of the monotonic clock. Control flow
+    is timed as a whole, like one call.
 
     Requires: the result of convert-dnn-to-cpu.
     Ensures: the same, with calls of the C library's clock_gettime.
@@ -60,7 +61,7 @@ class CpuInsertClockPass(ModulePass):
         except KeyError as error:
             raise PassFailedException(f"{self.name}: {error.args[0]}") from None
         block = entry.body.block
-        calls = kernel_calls(op)
+        calls = timed_ops(op)
         assert block.last_op is not None
         times = block.insert_arg(MemRefType(i8, [TIMESPEC_BYTES * (len(calls) + 1)]), len(block.args))
         times.name_hint = "times"
@@ -70,11 +71,14 @@ class CpuInsertClockPass(ModulePass):
         op.body.block.add_op(FuncOp.external(CLOCK, [i32, TIMESPEC], [i32]))
 
 
-def kernel_calls(module: ModuleOp) -> list[CallOp]:
-    """The kernel calls of the entry, in order."""
+def timed_ops(module: ModuleOp) -> list[Operation]:
+    """The kernel calls and the control flow of the entry, in order."""
     block = function_named(module, ENTRY).body.block
     return [
-        op for op in block.ops if isinstance(op, CallOp) and op.callee.string_value() not in (CLOCK, ADVISE)
+        op
+        for op in block.ops
+        if isinstance(op, scf.IfOp | scf.WhileOp)
+        or (isinstance(op, CallOp) and op.callee.string_value() not in (CLOCK, ADVISE))
     ]
 
 

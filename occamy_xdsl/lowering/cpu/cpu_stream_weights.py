@@ -46,7 +46,8 @@ class CpuStreamWeightsPass(ModulePass):
 
     Before each kernel the weights of the next one are asked for, so that they are read from the file meanwhile;
     after the last kernel that reads some weights their pages are dropped. The weights must be mapped from a
-    file: what is dropped is read again in the next run, and nothing is copied.
+    file: what is dropped is read again in the next run, and nothing is copied. Control flow counts as one kernel
+    that reads what its calls read.
 
     Requires: the result of convert-dnn-to-cpu.
     Ensures: the same, with calls of `madvise`, whose results do not matter.
@@ -77,25 +78,25 @@ class CpuStreamWeightsPass(ModulePass):
             raise PassFailedException(f"{self.name}: {error.args[0]}") from None
         block = entry.body.block
         weights = block.args[1]
-        calls = [call for call in block.ops if isinstance(call, CallOp)]
-        reads = [(call, ranges) for call in calls if (ranges := _ranges(call, weights))]
-        last = {part: call for call, ranges in reads for part in ranges}
-        for index, (call, ranges) in enumerate(reads):
+        reads = [(step, ranges) for step in block.ops if (ranges := _ranges(step, weights))]
+        last = {part: step for step, ranges in reads for part in ranges}
+        for index, (step, ranges) in enumerate(reads):
             ahead = reads[index + 1][1] if index + 1 < len(reads) else []
             for part in [*(ranges if index == 0 else []), *ahead]:
-                _advise(block, call, weights, part, _WILL_NEED)
-            after = cast(Operation, call.next_op)
+                _advise(block, step, weights, part, _WILL_NEED)
+            after = cast(Operation, step.next_op)
             for part in ranges:
-                if last[part] is call:
+                if last[part] is step:
                     _advise(block, after, weights, part, _DONT_NEED)
         if reads:
             op.body.block.add_op(FuncOp.external(ADVISE, [_START, i64, i32], [i32]))
 
 
-def _ranges(call: CallOp, weights: SSAValue) -> list[Range]:
-    """What a kernel reads of the weights, neighbours joined, in ascending order."""
+def _ranges(step: Operation, weights: SSAValue) -> list[Range]:
+    """What a kernel, or the kernels in control flow, read of the weights, neighbours joined, in ascending order."""
     found = list[Range]()
-    for argument in call.arguments:
+    calls = [op for op in step.walk() if isinstance(op, CallOp)]
+    for argument in (argument for call in calls for argument in call.arguments):
         view = argument.owner
         if isinstance(view, memref.ReinterpretCastOp):
             view = view.source.owner

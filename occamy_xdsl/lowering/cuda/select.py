@@ -678,6 +678,8 @@ def _points(plan: Plan, op: dnn.KernelOp, out: Operand) -> None:
             data, indices = operand_of(op.data), operand_of(op.indices)
             kernel = points.Gather(op.axis.value.data, data.buffer, indices.buffer, out.buffer)
             plan.launch(kernel, data, indices, out)
+        case dnn.ControlOp():
+            raise UnsupportedOpError("control flow that depends on data runs on the CPU only")
         case _:
             raise UnsupportedOpError("no kernel for a GPU computes it")
 

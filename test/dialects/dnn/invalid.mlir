@@ -660,3 +660,69 @@ func.func @broken(%x: tensor<1x2x4x4xf32>) {
   }
   func.return
 }
+
+// -----
+
+// CHECK: 'dnn.if' op condition must be one i1, got tensor<1xi1> (F5)
+func.func @broken(%c: tensor<1xi1>, %x: tensor<4xf32>) {
+  %y = dnn.if condition(%c : tensor<1xi1>) -> tensor<4xf32> then {
+    dnn.yield %x : tensor<4xf32>
+  } otherwise {
+    dnn.yield %x : tensor<4xf32>
+  }
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.loop' op computes nothing (F6)
+func.func @broken(%c: tensor<i1>) {
+  dnn.loop condition(%c : tensor<i1>) body {
+    dnn.yield %c : tensor<i1>
+  }
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.loop' op region 'body' must take and yield nothing in buffer form (F7)
+func.func @broken(%c: memref<i1>, %x: memref<4xf32>) {
+  dnn.loop condition(%c : memref<i1>) outs(%x : memref<4xf32>) body {
+    dnn.yield %c : memref<i1>
+  }
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.if' op region 'otherwise' must take nothing and yield (tensor<4xf32>) (C1)
+func.func @broken(%c: tensor<i1>, %x: tensor<4xf32>) {
+  %y = dnn.if condition(%c : tensor<i1>) -> tensor<4xf32> then {
+    dnn.yield %x : tensor<4xf32>
+  } otherwise {
+    dnn.yield %c : tensor<i1>
+  }
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.loop' op inits, arguments of the body and results must have the same types (C1)
+func.func @broken(%c: tensor<i1>, %x: tensor<4xf32>) {
+  %y = dnn.loop condition(%c : tensor<i1>) inits(%x : tensor<4xf32>) -> tensor<4xf32> body {
+  ^bb0(%a: tensor<i1>):
+    dnn.yield %c, %x : tensor<i1>, tensor<4xf32>
+  }
+  func.return
+}
+
+// -----
+
+// CHECK: 'dnn.loop' op body must yield one i1 and values of the results' types (C2)
+func.func @broken(%c: tensor<i1>, %x: tensor<4xf32>) {
+  %y = dnn.loop condition(%c : tensor<i1>) inits(%x : tensor<4xf32>) -> tensor<4xf32> body {
+  ^bb0(%a: tensor<4xf32>):
+    dnn.yield %a : tensor<4xf32>
+  }
+  func.return
+}

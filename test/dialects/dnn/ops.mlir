@@ -164,3 +164,51 @@ func.func @stripes(%x: tensor<1x2x8x4xf32>, %b: memref<4xf32>, %d: memref<4xf32>
   dnn.copy input(%b : memref<4xf32>) outs(%d : memref<4xf32>) {keep}
   func.return
 }
+
+// CHECK-LABEL: @control
+func.func @control(%c: tensor<i1>, %x: tensor<4xf32>) {
+  // CHECK: %y = dnn.if condition(%c : tensor<i1>) -> tensor<4xf32> then {
+  // CHECK-NEXT: %a = dnn.softmax
+  // CHECK-NEXT: dnn.yield %a : tensor<4xf32>
+  // CHECK-NEXT: } otherwise {
+  // CHECK-NEXT: dnn.yield %x : tensor<4xf32>
+  // CHECK-NEXT: }
+  %y = dnn.if condition(%c : tensor<i1>) -> tensor<4xf32> then {
+    %a = dnn.softmax input(%x : tensor<4xf32>) {axis = 0 : i64, log = false} -> tensor<4xf32>
+    dnn.yield %a : tensor<4xf32>
+  } otherwise {
+    dnn.yield %x : tensor<4xf32>
+  }
+  // CHECK-NEXT: %z, %d = dnn.loop condition(%c : tensor<i1>) inits(%y, %c : tensor<4xf32>, tensor<i1>) -> tensor<4xf32>, tensor<i1> body {
+  // CHECK-NEXT: ^bb0(%b: tensor<4xf32>, %e: tensor<i1>):
+  // CHECK-NEXT: dnn.yield %e, %x, %c : tensor<i1>, tensor<4xf32>, tensor<i1>
+  // CHECK-NEXT: }
+  %z, %d = dnn.loop condition(%c : tensor<i1>) inits(%y, %c : tensor<4xf32>, tensor<i1>) -> tensor<4xf32>, tensor<i1> body {
+  ^bb0(%b: tensor<4xf32>, %e: tensor<i1>):
+    dnn.yield %e, %x, %c : tensor<i1>, tensor<4xf32>, tensor<i1>
+  }
+  func.return
+}
+
+// CHECK-LABEL: @control_of_buffers
+func.func @control_of_buffers(%c: memref<i1>, %x: memref<4xf32>) {
+  // CHECK: dnn.if condition(%c : memref<i1>) outs(%x : memref<4xf32>) then {
+  // CHECK-NEXT: dnn.loop condition(%c : memref<i1>) outs(%x : memref<4xf32>) body {
+  // CHECK-NEXT: dnn.softmax
+  // CHECK-NEXT: dnn.yield
+  // CHECK-NEXT: }
+  // CHECK-NEXT: dnn.yield
+  // CHECK-NEXT: } otherwise {
+  // CHECK-NEXT: dnn.yield
+  // CHECK-NEXT: }
+  dnn.if condition(%c : memref<i1>) outs(%x : memref<4xf32>) then {
+    dnn.loop condition(%c : memref<i1>) outs(%x : memref<4xf32>) body {
+      dnn.softmax input(%x : memref<4xf32>) outs(%x : memref<4xf32>) {axis = 0 : i64, log = false}
+      dnn.yield
+    }
+    dnn.yield
+  } otherwise {
+    dnn.yield
+  }
+  func.return
+}
