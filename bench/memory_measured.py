@@ -6,7 +6,7 @@ Memory of networks: what each way to place tensors needs, what a running program
 Without arguments: the six networks of the paper at the original's own shapes, which the shared folder's
 nets/paper_nets.py builds, then the networks of `onnx_nets`. Writes bench/results/memory-CPU.json and .md. Everything
 runs on one thread; whatever runs is a process of its own, and one that takes longer than --limit seconds is left out
-(planning never is). The peers are ONNX Runtime and PyTorch in eager mode (`torch_nets`), where it is installed.
+(planning never is). The peers are ONNX Runtime and PyTorch in eager mode (`torch_model`), where it is installed.
 """
 
 import argparse
@@ -195,22 +195,28 @@ def run_torch(path: Path) -> dict[str, Any]:
     """The columns of PyTorch in eager mode; none where it is not installed."""
     try:
         import torch
-        from torch_nets import TorchNet
+        from torch_model import OnnxModule
     except ModuleNotFoundError:
         return {}
     torch.set_num_threads(1)
-    net = TorchNet(path)
+    model = onnx.load(path)
+    module = OnnxModule(model).eval()
     rng = np.random.default_rng(0)
-    shapes = [[d.dim_value for d in i.type.tensor_type.shape.dim] for i in onnx.load(path).graph.input]
-    inputs = [torch.from_numpy(rng.standard_normal(shape, np.float32)) for shape in shapes]
+    inputs = [
+        torch.from_numpy(rng.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim], np.float32))
+        for i in model.graph.input
+        if i.name in module.inputs
+    ]
+    del model
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     loaded = kilobytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    outputs = net(*inputs)
-    run_peak = kilobytes("VmHWM")
-    del outputs
-    return {"torch_run": run_peak - loaded, "torch_ms": milliseconds(lambda: net(*inputs))}
+    with torch.inference_mode():
+        outputs = module(*inputs)
+        run_peak = kilobytes("VmHWM")
+        del outputs
+        return {"torch_run": run_peak - loaded, "torch_ms": milliseconds(lambda: module(*inputs))}
 
 
 RUNNERS = {

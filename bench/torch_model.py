@@ -1,4 +1,4 @@
-"""An ONNX graph as a PyTorch module, for comparing times; what the networks of `networks` need, in f32."""
+"""An ONNX graph as a PyTorch module, for comparing time and memory; what the networks of `networks` need, in f32."""
 
 import numpy as np
 import onnx
@@ -8,7 +8,12 @@ from onnx import helper, numpy_helper
 
 
 class OnnxModule(torch.nn.Module):
-    """Runs a graph node by node; outputs are a tuple in graph order. Raises NotImplementedError for an op."""
+    """
+    Runs a graph node by node; outputs are a tuple in graph order. Raises NotImplementedError for an op.
+
+    As in a module that is written by hand, an activation overwrites its operand where nobody else reads it, and a
+    tensor is released after its last reader.
+    """
 
     def __init__(self, model: onnx.ModelProto):
         super().__init__()
@@ -25,19 +30,49 @@ class OnnxModule(torch.nn.Module):
             attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
             if node.op_type == "Split":
                 attributes.setdefault("num_outputs", len(node.output))
-            self.nodes.append((OPS[node.op_type], list(node.input), list(node.output), attributes))
+            self.nodes.append((node.op_type, list(node.input), list(node.output), attributes))
+        self.dying = self._last_uses()
+        self.overwrites = self._overwrites()
+
+    def _last_uses(self) -> list[set[str]]:
+        """The values that each node is the last to read."""
+        last = {name: k for k, (_, sources, _, _) in enumerate(self.nodes) for name in sources}
+        kept = {*self.inputs, *self.outputs, *self.constants, ""}
+        return [
+            {name for name in sources if last[name] == k and name not in kept}
+            for k, (_, sources, _, _) in enumerate(self.nodes)
+        ]
+
+    def _overwrites(self) -> list[bool]:
+        """Whether each node may write over its first operand: it dies there, and shares no memory."""
+        shared = {
+            name
+            for kind, (source, *_), targets, _ in self.nodes
+            if kind in VIEWS
+            for name in (source, *targets)
+        }
+        return [
+            kind in IN_PLACE and sources[0] in dying and sources[0] not in shared
+            for (kind, sources, _, _), dying in zip(self.nodes, self.dying, strict=True)
+        ]
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs."""
         values = dict(zip(self.inputs, inputs, strict=True))
         values |= {name: getattr(self, f"weight{i}") for i, name in enumerate(self.constants)}
-        for function, sources, targets, attributes in self.nodes:
+        for (kind, sources, targets, attributes), dying, overwrites in zip(
+            self.nodes, self.dying, self.overwrites, strict=True
+        ):
             operands = [values[name] if name else None for name in sources]
             # Shapes, axes and the like are constants, which must not come from the device.
             fixed = [self.constants.get(name) for name in sources]
+            function = IN_PLACE[kind] if overwrites else OPS[kind]
             result = function(operands, fixed, attributes)
             results = result if isinstance(result, tuple | list) else [result]
             values |= dict(zip(targets, results, strict=False))
+            del operands, result, results
+            for name in dying:
+                del values[name]
         return tuple(values[name] for name in self.outputs)
 
 
@@ -222,7 +257,7 @@ OPS = {
     "MatMul": lambda v, f, a: v[0] @ v[1],
     "MaxPool": _max_pool,
     "Mul": lambda v, f, a: v[0] * v[1],
-    "PRelu": lambda v, f, a: torch.where(v[0] < 0, v[0] * v[1], v[0]),
+    "PRelu": lambda v, f, a: F.prelu(v[0], v[1].flatten()),
     "Pad": _pad,
     "Pow": lambda v, f, a: v[0] ** v[1],
     "ReduceL2": lambda v, f, a: torch.linalg.vector_norm(
@@ -246,3 +281,16 @@ OPS = {
     ),
 }
 """Each takes the operands, which of them are constants as arrays, and the attributes."""
+
+IN_PLACE = {
+    "Add": lambda v, f, a: v[0].add_(v[1]) if v[0].shape == v[1].shape else v[0] + v[1],
+    "Clip": lambda v, f, a: v[0].clamp_(*(None if x is None else float(x) for x in f[1:3])),
+    "LeakyRelu": lambda v, f, a: F.leaky_relu_(v[0], a.get("alpha", 0.01)),
+    "Relu": lambda v, f, a: F.relu_(v[0]),
+    "Sigmoid": lambda v, f, a: v[0].sigmoid_(),
+    "Tanh": lambda v, f, a: v[0].tanh_(),
+}
+"""The same, over the first operand."""
+
+VIEWS = {"Dropout", "Flatten", "Identity", "Reshape", "Slice", "Split", "Transpose", "Unsqueeze"}
+"""Operators whose results may share memory with their operand."""

@@ -43,9 +43,9 @@ def _in_wheels(soname: str) -> list[Path]:
 
 @cache
 def _entry(name: str) -> Any:
-    """A function of a library that is loaded."""
+    """A function of a library that is loaded, the one that compiled models call: the first in the global scope."""
     function = FUNCTIONS[name]
-    entry = getattr(ctypes.CDLL(LIBRARIES[function.library].soname), name)
+    entry = getattr(ctypes.CDLL(None), name)
     entry.restype = C_TYPES[llvm_type(function.result)]
     entry.argtypes = [C_TYPES[p.llvm_type] for p in function.parameters]
     return entry

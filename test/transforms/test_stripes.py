@@ -103,7 +103,7 @@ POOLS = {
     "inception_v2": (1_810_000, 1_605_632),
     "densenet121": (4_010_000, 2_413_312),
 }
-SLOW = ("inception_v2", "densenet121")
+SLOW = ("inception_v2", "densenet121", "shufflenet")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ func.func @other() {
 
 // -----
 
-// CHECK: convert-dnn-to-cpu: 'dnn.softmax' op is not in dnn buffer form
+// CHECK: convert-dnn-to-cpu: function main is not in buffer form, it has tensor<4xf32>
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = dnn.softmax input(%x : tensor<4xf32>) {axis = 0 : i64, log = false} -> tensor<4xf32>
   func.return %y : tensor<4xf32>

@@ -2,7 +2,7 @@
 
 // Buffers outside of a pool are allocated when the model runs, on the device and, pinned, on the host. What a failed
 // run leaves is freed by occamy_abandon.
-// CHECK-LABEL: llvm.func @occamy_main(
+// CHECK-LABEL: llvm.func @occamy_launch(
 // CHECK:         llvm.call @cudaHostAlloc(
 // CHECK:         llvm.call @cudaMalloc(
 // CHECK:         llvm.call @cudnnSoftmaxForward(

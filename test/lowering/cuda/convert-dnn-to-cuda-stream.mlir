@@ -8,8 +8,7 @@
 // CHECK:         llvm.call @cudaEventCreateWithFlags
 
 // The first two filters are copied before the first convolution; the third one waits until that is done.
-// CHECK-LABEL: llvm.func @occamy_main(
-// CHECK:         llvm.call @cudaMemcpyAsync
+// CHECK-LABEL: llvm.func @occamy_launch(
 // CHECK:         llvm.call @cudaStreamWaitEvent
 // CHECK:         llvm.call @cudaMemcpyAsync
 // CHECK:         llvm.call @cudaEventRecord

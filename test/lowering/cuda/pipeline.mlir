@@ -31,10 +31,12 @@
 // HOST-LABEL: llvm.func @occamy_setup(
 // HOST:         [[BYTES:%.*]] = llvm.mlir.constant(2560) : i64
 // HOST:         llvm.call @cudaMalloc({{%.*}}, [[BYTES]])
-// HOST-LABEL: llvm.func @occamy_main(
-// HOST:         llvm.call @cudaMemcpyAsync
+// HOST-LABEL: llvm.func @occamy_launch(
 // HOST:         llvm.call @cudnnConvolutionBiasActivationForward
 // HOST:         llvm.call @cudnnSoftmaxForward
+// HOST-LABEL: llvm.func @occamy_main(
+// HOST:         llvm.call @cudaMemcpyAsync
+// HOST:         llvm.call @occamy_launch
 // HOST:         llvm.call @cudaMemcpyAsync
 // HOST:         llvm.call @cudaStreamSynchronize
 // HOST-LABEL: llvm.func @occamy_abandon(

@@ -165,6 +165,7 @@ def test_compressible_weights_are_no_easier() -> None:
     assert np.abs(first - second).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_resnet50_at_full_size(tmp_path: Path, compiler: list[str]) -> None:
     """The paper's network on 224 x 224 pixels, with random weights, through the script that checks a real GPU."""
     gpu_prepare.prepare("light/resnet50", "cuda", tmp_path / "light-resnet50")

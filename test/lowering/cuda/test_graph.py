@@ -1,6 +1,7 @@
 """A model for a GPU as a CUDA graph: what is captured, what runs, what fails."""
 
 import ctypes
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,6 +83,22 @@ def test_every_call_of_a_capture_may_fail(build) -> None:
             del executable
         if name != "cudaStreamEndCapture":
             assert failing.violations == [], name
+
+
+@pytest.mark.parametrize(
+    ("weights", "options"), [("file", {"stream_weights": True}), ("embed", {"memory": "lazy"})]
+)
+def test_what_waits_or_allocates_is_not_captured(weights: str, options: dict[str, Any], build) -> None:
+    model = build(NETS["resnet"](), weights, **options)
+    with Simulator(architecture="sm_75") as simulator:
+        executable = Executable(LibraryModel(model.library))
+        with pytest.raises(
+            OccamyError, match="occamy_capture: streamed weights and memory without a pool cannot be"
+        ):
+            executable.capture()
+        model.check(executable.run(model.inputs))
+        del executable
+    assert simulator.violations == []
 
 
 def test_null_and_other_targets(build, affine_libraries) -> None:
