@@ -5,31 +5,13 @@ from types import ModuleType
 import numpy as np
 import onnxruntime
 import pytest
+from networks import PAPER
 
 import occamy_xdsl.compiler as oc
 
-NETS = [
-    "alexnet",
-    "mobilenetv2",
-    "resnet50",
-    "srgan",
-    "ssd_resnet50",
-    "yolov1",
-    "yolov3_tiny",
-    "yolov5s",
-    "vgg19",
-    "densenet121",
-    "efficientnet_b0",
-    "unet",
-    "bert_base",
-    "vit_b16",
-    "gpt2_small",
-    "convnext_t",
-]
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("net", PAPER)
 def test_agrees_with_onnxruntime(net: str, paper_nets: ModuleType):
     model = paper_nets.build(net)
     executable = oc.compile(model)
