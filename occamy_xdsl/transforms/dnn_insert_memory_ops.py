@@ -404,15 +404,19 @@ def around(op: dnn.KernelOp, homes: dict[SSAValue, SSAValue]) -> None:
             continue
         device = dnn.MallocOp(cast(dnn.BufferType, root.type))
         device.buffer.name_hint = root.name_hint
+        device.location = op.location
         staged[root] = device.buffer
         block.insert_op_before(device, op)
         # A partial write (one input of a concatenation) must keep the rest.
         if root in reads or any(isinstance(v.owner, dnn.ViewOp) for v in op.outs if root_of(v) is root):
-            block.insert_op_before(dnn.MemcpyOp(device.buffer, homes[root], "h2d"), op)
+            fetch = dnn.MemcpyOp(device.buffer, homes[root], "h2d")
+            fetch.location = op.location
+            block.insert_op_before(fetch, op)
     stage(op, staged)
     last: Operation = op
     for root, device in staged.items():
         tail = [dnn.MemcpyOp(homes[root], device, "d2h")] if root in writes else []
         for new in (*tail, dnn.DeallocOp(device)):
+            new.location = op.location
             block.insert_op_after(new, last)
             last = new

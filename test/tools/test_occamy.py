@@ -289,10 +289,11 @@ def test_report_json(occamy, net, options):
 
 
 def test_report_of_heap_buffers(occamy, net):
-    pool, eager = (
+    pool, eager, lazy = (
         json.loads(occamy("report", net, "--format", "json", "--no-fuse", "--memory", memory).out)
-        for memory in ("pool", "eager")
+        for memory in ("pool", "eager", "lazy")
     )
+    assert lazy["peak_node"] in {tensor["node"] for tensor in pool["tensors"]}, "copies belong to nodes"
     assert (pool["planner"], eager["planner"]) == ("search", "none")
     assert eager["memory"] == "eager"
     assert eager["pool_bytes"] == eager["sum_bytes"] > pool["pool_bytes"]
