@@ -142,7 +142,12 @@ def assemble_ptx(text: str, chip: str) -> bytes:
         output = source.with_suffix(".cubin")
         source.write_text(text)
         command = [tool, f"-arch={chip}", source, "-o", output]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
+        except OSError as error:
+            raise UsageError(f"ptxas does not start: {error}") from None
+        except subprocess.TimeoutExpired:
+            raise ToolError("ptxas", f"no result after {TIME_LIMIT:g} s") from None
         if "is not defined for option" in done.stderr:
             raise UsageError(f"{tool} does not know {chip}")
         if done.returncode:
@@ -197,6 +202,11 @@ class Isa:
     """Number of vector registers."""
     fma: bool
     """Whether fused multiply-add is an instruction; if not, LLVM would call libm for it."""
+
+    @property
+    def machine(self) -> str:
+        """The kind of processor, the first part of the triple."""
+        return self.triple.partition("-")[0]
 
     @staticmethod
     def host() -> "Isa":

@@ -23,8 +23,7 @@ class JitModel:
 
     def __init__(self, model: emit.CompiledModel):
         host = Isa.host()
-        architectures = [isa.triple.split("-")[0] for isa in (model.isa, host)]
-        if architectures[0] != architectures[1] or model.isa.vector_bytes > host.vector_bytes:
+        if model.machine != host.machine or model.isa.vector_bytes > host.vector_bytes:
             raise UsageError(f"the model is compiled for {model.isa.cpu}, this processor is {host.cpu}")
         self._model = model
         self._weights = None if model.weights is None else np.memmap(model.weights, np.uint8, mode="r")

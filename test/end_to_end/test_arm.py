@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from occamy_xdsl.compiler import Compilation, Model
+from occamy_xdsl.errors import UsageError
 from occamy_xdsl.lowering.cpu.emit import write_executable
 from occamy_xdsl.lowering.linker import find_compiler
 from occamy_xdsl.lowering.signature import file_names
@@ -23,7 +24,14 @@ from nets import NETS
 EMULATOR = next(filter(None, map(shutil.which, ("qemu-aarch64", "qemu-aarch64-static"))), None)
 SYSROOT = Path("/usr/aarch64-linux-gnu")
 
+try:
+    find_compiler("aarch64")
+    MISSING = ""
+except UsageError as error:
+    MISSING = str(error)
+
 pytestmark = [
+    pytest.mark.skipif(bool(MISSING), reason=MISSING),
     pytest.mark.skipif(
         EMULATOR is None or not SYSROOT.exists(), reason="needs qemu-aarch64 and its C library"
     ),
@@ -38,7 +46,6 @@ CASES = [*((name, "balanced") for name in NETS), ("mobilenet", "memory"), ("resn
 
 @pytest.mark.parametrize(("name", "optimize"), CASES)
 def test_same_results_as_onnxruntime(name: str, optimize: str, tmp_path: Path):
-    find_compiler("aarch64")
     assert EMULATOR is not None
     model = Model(NETS[name]())
     compiled = Compilation(model, Options(target="cpu:cortex-a53", optimize=optimize)).compiled(tmp_path)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from nets import Net
 
-from occamy_xdsl.errors import OccamyError, UsageError
-from occamy_xdsl.lowering import linker
+from occamy_xdsl.errors import OccamyError
 from occamy_xdsl.lowering.cuda.convolutions import Choice, Database, Machine, Problem
 from occamy_xdsl.runtime.device import Device, device, free_bytes
 from occamy_xdsl.runtime.tuning import Method, measure
@@ -20,12 +19,7 @@ WORKSPACES = {0: 0, 1: 100, 2: 5000, 4: 700, 5: 600, 6: 300, 7: 400}
 """Bytes that the simulated cuDNN asks for; algorithm 3 is never supported."""
 
 
-@pytest.fixture(autouse=True)
-def needs_linker() -> None:
-    try:
-        linker.find_compiler()
-    except UsageError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("compiler")
 
 
 def simulator(capacity: int = 1 << 30) -> Simulator:

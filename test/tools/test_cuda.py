@@ -9,16 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from occamy_xdsl.errors import UsageError
-from occamy_xdsl.lowering import linker
-
-
-@pytest.fixture(autouse=True)
-def needs_linker() -> None:
-    try:
-        linker.find_compiler()
-    except UsageError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("compiler")
 
 
 @pytest.fixture

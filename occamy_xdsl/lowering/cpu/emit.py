@@ -84,7 +84,7 @@ class CompiledModel:
     @property
     def machine(self) -> str:
         """The kind of processor, as in LLVM's target triples."""
-        return self.isa.triple.partition("-")[0]
+        return self.isa.machine
 
     def object_code(self) -> bytes:
         """Object code of the model alone, with the symbol `abi.ENTRY`, for the JIT; raises ToolError."""

@@ -10,8 +10,6 @@ import pytest
 from onnx import ModelProto
 
 from occamy_xdsl.compiler import Compilation, Model
-from occamy_xdsl.errors import UsageError
-from occamy_xdsl.lowering import linker
 from occamy_xdsl.lowering.cpu.emit import write_library
 from occamy_xdsl.lowering.signature import Signature
 from occamy_xdsl.pipelines import Options
@@ -62,16 +60,12 @@ def random_inputs(signature: Signature) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+def build(tmp_path_factory: pytest.TempPathFactory, compiler: list[str]) -> Build:
     """
     Compiles a model; keyword arguments are fields of Options. Without a C compiler the test is skipped.
 
     `feed` makes the inputs from the signature, by default random ones.
     """
-    try:
-        linker.find_compiler()
-    except UsageError as error:
-        pytest.skip(str(error))
 
     def build(
         model: ModelProto,

@@ -51,6 +51,13 @@ def test_no_ptxas(build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         build(NETS["resnet"](), cubin=True)
 
 
+def test_a_ptxas_that_does_not_start(build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ptxas").touch(0o644)
+    monkeypatch.setenv("OCCAMY_PTXAS", str(tmp_path / "ptxas"))
+    with pytest.raises(UsageError, match=r"ptxas does not start: .*Permission denied"):
+        build(NETS["resnet"](), cubin=True)
+
+
 def test_machine_code_of_ptxas(build) -> None:
     """An ELF file for CUDA's machines, e_machine 190."""
     if shutil.which("ptxas") is None:

@@ -17,8 +17,24 @@ THREADS = 256
 """Threads of a block."""
 
 
+class ScalarKernel(GpuKernel):
+    """A kernel that computes `output[i]` from `inputs[i]` alone."""
+
+    inputs: tuple[Buffer, ...]
+    output: Buffer
+    in_place: bool
+
+    @property
+    def arguments(self) -> tuple[Buffer, ...]:
+        return *self.inputs, self.output
+
+    @property
+    def inputs_to_cache(self) -> tuple[int, ...]:
+        return () if self.in_place else tuple(range(len(self.inputs)))
+
+
 @dataclass(frozen=True)
-class Elementwise(GpuKernel):
+class Elementwise(ScalarKernel):
     """
     `output[i] = block(inputs[i])`: each element of the output from one element of each input.
 
@@ -42,14 +58,6 @@ class Elementwise(GpuKernel):
     @property
     def label(self) -> str:
         return "elementwise_" + "x".join(map(str, self.output.shape))
-
-    @property
-    def arguments(self) -> tuple[Buffer, ...]:
-        return *self.inputs, self.output
-
-    @property
-    def inputs_to_cache(self) -> tuple[int, ...]:
-        return () if self.in_place else tuple(range(len(self.inputs)))
 
     @property
     def dims(self) -> list[Dim]:

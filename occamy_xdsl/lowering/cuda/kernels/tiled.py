@@ -16,7 +16,7 @@ from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, canonical_text
 from occamy_xdsl.lowering.cpu.kernels.strided import Dim, collapse
 from occamy_xdsl.lowering.cuda.kernels.builder import GpuBuilder
-from occamy_xdsl.lowering.cuda.kernels.elementwise import Elementwise
+from occamy_xdsl.lowering.cuda.kernels.elementwise import Elementwise, ScalarKernel
 from occamy_xdsl.lowering.cuda.kernels.spec import Extent, GpuKernel, as_signless
 from occamy_xdsl.lowering.toolchain import Isa
 
@@ -48,7 +48,7 @@ def copy_kernel(input_: Buffer, output: Buffer, *, aligned: bool = True) -> GpuK
 
 
 @dataclass(frozen=True)
-class Tiled(GpuKernel):
+class Tiled(ScalarKernel):
     """
     `output[i] = block(inputs[i])` where neighbours in some input are far apart in the output.
 
@@ -95,14 +95,6 @@ class Tiled(GpuKernel):
     def label(self) -> str:
         kind = "copy" if len(self.body.ops) == 1 else "elementwise"
         return f"{kind}_tiled_" + "x".join(map(str, self.output.shape))
-
-    @property
-    def arguments(self) -> tuple[Buffer, ...]:
-        return *self.inputs, self.output
-
-    @property
-    def inputs_to_cache(self) -> tuple[int, ...]:
-        return () if self.in_place else tuple(range(len(self.inputs)))
 
     @property
     def far(self) -> list[int]:
