@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench conformance nets cuda-nets lint format docs docs-check bench-memory bench-measured bench-packing packing-check gpu-check gpu-pack gpu-dry-run cuda-link-check ptx-check lock clean
+.PHONY: help venv demo test bench conformance nets cuda-nets lint format docs docs-check bench-planned bench-memory bench-packing packing-check gpu-check gpu-pack gpu-dry-run cuda-link-check ptx-check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,11 +57,11 @@ docs: $(READY) ## regenerate the generated pages of docs/
 docs-check: $(READY) ## fail if a generated page is out of date
 	$(BIN)/python docs/generate.py --check
 
-bench-memory: $(READY) ## recompute the table of memory in README.md
+bench-planned: $(READY) ## recompute the table of planned memory in README.md
 	$(BIN)/python bench/memory.py
 	$(BIN)/python docs/generate.py
 
-bench-measured: $(READY) ## plan and run the paper's networks, beside ONNX Runtime (minutes)
+bench-memory: $(READY) ## plan and run the paper's networks, beside ONNX Runtime and PyTorch (minutes)
 	$(BIN)/python bench/memory_measured.py
 
 bench-packing: $(READY) ## pack 100,000 synthetic buffers of several kinds: gap and CPU time (minutes)

@@ -51,7 +51,7 @@ def main() -> int:
     if options.check:
         wrong = {net: row for net, row in found.items() if known.get(net) != row}
         for net, row in wrong.items():
-            print(f"{net}: {row}, but {RESULTS.name} has {known.get(net)}; run `make bench-memory`")
+            print(f"{net}: {row}, but {RESULTS.name} has {known.get(net)}; run `make bench-planned`")
         return 1 if wrong else 0
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(dict(sorted({**known, **found}.items())), indent=2) + "\n")

@@ -4,9 +4,10 @@ Memory of networks: what each way to place tensors needs, what a running program
     bench/memory_measured.py [NET.onnx ...]
 
 Without arguments: the six networks of the paper at the original's own shapes, which the shared folder's
-nets/paper_nets.py builds, then the networks of `onnx_nets`. Writes bench/results/memory-CPU.json and .md. Everything
-runs on one thread; whatever runs is a process of its own, and one that takes longer than --limit seconds is left out
-(planning never is). The peers are ONNX Runtime and PyTorch in eager mode (`torch_model`), where it is installed.
+nets/paper_nets.py builds, then the networks of `onnx_nets`. Writes bench/results/memory-CPU.json and .md, after each
+network; those that are not named keep their rows. Everything runs on one thread; whatever runs is a process of its
+own, and one that takes longer than --limit seconds or more memory than the machine has left is left out (planning
+never is). The peers are ONNX Runtime and PyTorch in eager mode (`torch_model`), where it is installed.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import ctypes
 import gc
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -72,6 +74,9 @@ class Row:
     """Anonymous memory of the running program: pool, inputs, outputs and libc."""
     peak_rss: int | None = None
     ms: float | None = None
+    """Milliseconds of a run, as everywhere below."""
+    eager_ms: float | None = None
+    lazy_ms: float | None = None
     ort_peak: int | None = None
     """Growth of ONNX Runtime's process from before its session to the peak of loading and running."""
     ort_run: int | None = None
@@ -121,22 +126,23 @@ def plan(path: Path) -> Row:
     )
 
 
-def kilobytes(field: str) -> int:
-    """A line of this process's status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def kilobytes(field: str, file: str = "/proc/self/status") -> int:
+    """A line of this process's status, or of another file of such lines, in bytes."""
+    for line in Path(file).read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024
     raise KeyError(field)
 
 
 def milliseconds(run: Any) -> float:
-    """Median of up to 5 runs after one more."""
+    """Median of up to 5 runs after one more; fewer, but at least one, when they take more than 30 seconds."""
+    run()
     times = list[float]()
-    for _ in range(6):
+    while len(times) < 5 and sum(times) < 30e3:
         start = time.perf_counter()
         run()
         times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times[1:])
+    return statistics.median(times)
 
 
 def run_ours(path: Path, options: Options) -> dict[str, Any]:
@@ -166,6 +172,16 @@ def run_striped(path: Path) -> dict[str, Any]:
     pool = Compilation(Model(path), options).report().pool_bytes
     row = run_ours(path, options)
     return {"striped_pool": pool, "striped_measured": row["measured"], "striped_ms": row["ms"]}
+
+
+def run_eager(path: Path) -> dict[str, Any]:
+    """Time of the program that allocates all buffers at the start of a run."""
+    return {"eager_ms": run_ours(path, Options(memory="eager"))["ms"]}
+
+
+def run_lazy(path: Path) -> dict[str, Any]:
+    """Time of the program that allocates buffers around each op."""
+    return {"lazy_ms": run_ours(path, Options(memory="lazy"))["ms"]}
 
 
 def run_onnxruntime(path: Path) -> dict[str, Any]:
@@ -222,76 +238,101 @@ def run_torch(path: Path) -> dict[str, Any]:
 RUNNERS = {
     "ours": run_whole,
     "striped": run_striped,
+    "eager": run_eager,
+    "lazy": run_lazy,
     "onnxruntime": run_onnxruntime,
     "torch": run_torch,
 }
 
 
 def in_process(runner: str, path: Path, limit: float) -> dict[str, Any]:
-    """What a runner returns, from a process of its own; nothing where it takes longer than `limit` seconds."""
+    """What a runner returns, from a process of its own; nothing where it takes more than `limit` seconds or memory."""
     command = [sys.executable, __file__, "--run", runner, str(path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    memory = kilobytes("MemAvailable", "/proc/meminfo")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            env=environment,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory)),
+        )
     except subprocess.TimeoutExpired:
         return {}
     if done.returncode:
-        print(f"{path.stem}, {runner}: {done.stderr.splitlines()[-1]}", file=sys.stderr)
+        reason = done.stderr.splitlines()[-1:] or [f"ended with {done.returncode}"]
+        print(f"{path.stem}, {runner}: {reason[0]}", file=sys.stderr)
         return {}
     return json.loads(done.stdout.splitlines()[-1])
 
 
-COLUMNS = {
+PLANNED = {
     "eager": "eager",
     "lazy": "lazy",
     "liveness": "liveness",
     "original": "original's pool",
     "pool": "our pool",
     "lower_bound": "lower bound",
-    "io": "I/O",
-    "measured": "measured, pool + I/O",
-    "weights": "weights",
-    "peak_rss": "our peak RSS",
     "striped_pool": "striped pool",
-    "striped_measured": "measured, striped pool + I/O",
+    "io": "I/O",
+    "weights": "weights",
+}
+MEASURED = {
+    "measured": "pool + I/O",
+    "striped_measured": "striped pool + I/O",
     "ort_run": "ORT run",
-    "ort_peak": "ORT peak",
     "torch_run": "PyTorch run",
+    "peak_rss": "our peak RSS",
+    "ort_peak": "ORT peak",
+}
+TIMES = {
+    "eager_ms": "eager",
+    "lazy_ms": "lazy",
+    "ms": "pool",
+    "striped_ms": "striped pool",
+    "ort_ms": "ORT",
+    "torch_ms": "PyTorch",
 }
 
 
-def markdown(rows: list[Row], cpu: str) -> str:
-    """The table, sizes in MB of 10^6 bytes."""
+def table(rows: list[Row], columns: dict[str, str], unit: float) -> list[str]:
+    """Lines of a table of fields in units of `unit`; `-` where something was not measured."""
 
-    def size(value: int | None) -> str:
-        return "-" if value is None else f"{value / 1e6:.2f}"
+    def cell(value: float | None) -> str:
+        return "-" if value is None else f"{value / unit:.{2 if unit > 1 else 1}f}"
 
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.1f}"
-
-    heads = [
-        "net",
-        *COLUMNS.values(),
-        "heap calls without pool",
-        "our ms",
-        "striped ms",
-        "ORT ms",
-        "PyTorch ms",
+    head = ["| net | " + " | ".join(columns.values()) + " |", "|---" * (1 + len(columns)) + "|"]
+    return head + [
+        f"| {row.net} | " + " | ".join(cell(getattr(row, name)) for name in columns) + " |" for row in rows
     ]
+
+
+def markdown(rows: list[Row], cpu: str) -> str:
+    """The tables."""
+    calls = [f"{row.net} {row.heap_calls}" for row in rows]
     lines = [
         f"# Memory, measured on {cpu}",
         "",
-        "MB are 10^6 bytes; made by `make bench-measured`, whose source says what each column is. Times come from\n"
-        "separate processes on a shared machine: to compare times, use `make bench`.",
+        "Made by `make bench-memory`; [its source](../memory_measured.py) says what each column is.",
         "",
-        "| " + " | ".join(heads) + " |",
-        "|---" * len(heads) + "|",
+        "## Planned, MB of 10^6 bytes",
+        "",
+        *table(rows, PLANNED, 1e6),
+        "",
+        "Allocations in a run without a pool (with one there are none): " + ", ".join(calls) + ".",
+        "",
+        "## Measured, MB of 10^6 bytes",
+        "",
+        *table(rows, MEASURED, 1e6),
+        "",
+        "## Milliseconds of a run, one thread",
+        "",
+        *table(rows, TIMES, 1),
+        "",
+        "The times come from separate processes on a shared machine: to compare times, use `make bench`.",
     ]
-    for row in rows:
-        cells = [row.net, *(size(getattr(row, name)) for name in COLUMNS)]
-        times = (row.ms, row.striped_ms, row.ort_ms, row.torch_ms)
-        cells += [str(row.heap_calls), *map(number, times)]
-        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -308,30 +349,31 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("nets", nargs="*", type=Path)
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for each process (default 60)")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds for each process (default 600)")
     parser.add_argument("--run", choices=RUNNERS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
         print(json.dumps(RUNNERS[arguments.run](arguments.nets[0])))
         return
+    cpu = Isa.host().cpu
+    results = ROOT / "bench/results"
+    results.mkdir(exist_ok=True)
+    data = results / f"memory-{cpu}.json"
+    known = json.loads(data.read_text())["nets"] if data.exists() else []
+    rows = {row["net"]: Row(**row) for row in known}
     with tempfile.TemporaryDirectory() as folder:
-        nets = arguments.nets or default_nets(Path(folder))
-        rows = list[Row]()
-        for path in nets:
+        for path in arguments.nets or default_nets(Path(folder)):
             row = plan(path)
             for runner in RUNNERS:
                 for name, value in in_process(runner, path, arguments.limit).items():
                     setattr(row, name, value)
-            rows.append(row)
             if not row.as_planned:
                 print(f"{row.net}: uses more than planned", file=sys.stderr)
             print(row, file=sys.stderr, flush=True)
-    cpu = Isa.host().cpu
-    results = ROOT / "bench/results"
-    results.mkdir(exist_ok=True)
-    text = json.dumps({"cpu": cpu, "nets": [asdict(row) for row in rows]}, indent=2)
-    (results / f"memory-{cpu}.json").write_text(text + "\n")
-    (results / f"memory-{cpu}.md").write_text(markdown(rows, cpu))
+            rows[row.net] = row
+            text = json.dumps({"cpu": cpu, "nets": [asdict(row) for row in rows.values()]}, indent=2)
+            data.write_text(text + "\n")
+            data.with_suffix(".md").write_text(markdown(list(rows.values()), cpu))
 
 
 if __name__ == "__main__":
