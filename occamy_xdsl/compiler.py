@@ -344,8 +344,9 @@ class Compilation:
         """The ONNX node and the kernel of each call, in order of execution; control flow counts as one call."""
         self.run_to("mlir")
         return [
-            (node_name(op), op.callee.string_value() if isinstance(op, CallOp) else op.name)
+            (node_name(op), calls[0].callee.string_value() if len(calls) == 1 else op.name)
             for op in timed_ops(self.module)
+            for calls in [[part for part in op.walk() if isinstance(part, CallOp)]]
         ]
 
     def convolutions(self) -> list[Problem]:
@@ -385,7 +386,14 @@ class Compilation:
             streams = self.options.stream_weights
             return CompiledCudaModel(host, text, model_bytes, signature, weights, code, streams)
         isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
-        return CompiledModel(self._upstream_text(), signature, weights, isa, self.options.stream_weights)
+        return CompiledModel(
+            self._upstream_text(),
+            signature,
+            weights,
+            isa,
+            streams_weights=self.options.stream_weights,
+            allocates=self.options.allocates,
+        )
 
 
 def _part(module: ModuleOp, *, kernels: bool) -> ModuleOp:

@@ -38,6 +38,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "occamy_xdsl.lowering.cpu": (
         "convert-dnn-to-cpu",
         "cpu-assign-workspaces",
+        "cpu-check-allocations",
         "cpu-insert-clock",
         "cpu-stream-weights",
     ),
@@ -160,6 +161,11 @@ class Options:
     def is_cuda(self) -> bool:
         """Whether the target is a GPU."""
         return self.target.partition(":")[0] == "cuda"
+
+    @property
+    def allocates(self) -> bool:
+        """Whether each buffer is allocated when the model runs, instead of all in one pool."""
+        return self.memory != "pool"
 
     @property
     def stripes(self) -> float:
@@ -341,6 +347,7 @@ def stages(options: Options) -> list[Stage]:
             "mlir",
             [
                 lowering,
+                *(["cpu-check-allocations"] if options.allocates and not options.is_cuda else []),
                 *(["cpu-stream-weights"] if options.stream_weights and not options.is_cuda else []),
                 *(["cpu-insert-clock"] if options.profile else []),
             ],

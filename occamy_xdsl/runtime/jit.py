@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from occamy_xdsl.errors import UsageError
+from occamy_xdsl.errors import OccamyError, UsageError
 from occamy_xdsl.lowering.cpu import abi, emit
 from occamy_xdsl.lowering.signature import Signature
 from occamy_xdsl.lowering.toolchain import Isa, JitModule
@@ -28,7 +28,9 @@ class JitModel:
         self._model = model
         self._weights = None if model.weights is None else np.memmap(model.weights, np.uint8, mode="r")
         parameters = 2 + len(model.signature.inputs) + len(model.signature.outputs)
-        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * parameters)
+        prototype = ctypes.CFUNCTYPE(
+            ctypes.c_bool if model.allocates else None, *[ctypes.c_void_p] * parameters
+        )
         self._entry = JitModule(model.object_code()).function(abi.ENTRY, prototype)
 
     @property
@@ -37,11 +39,12 @@ class JitModel:
         return self._model.signature
 
     def bind(self, pool: int) -> Callable[[Sequence[int], Sequence[int]], None]:
-        """A function that runs the model in the pool at address `pool`."""
+        """A function that runs the model in the pool at address `pool`; raises OccamyError."""
         weights = 0 if self._weights is None else self._weights.ctypes.data
 
         def call(inputs: Sequence[int], outputs: Sequence[int]) -> None:
-            self._entry(pool, weights, *inputs, *outputs)
+            if self._entry(pool, weights, *inputs, *outputs) is False:
+                raise OccamyError(abi.OUT_OF_MEMORY)
 
         return call
 

@@ -12,7 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Literal
 
-from xdsl.dialects.builtin import i8, i32, i64
+from xdsl.dialects.builtin import i1, i8, i32, i64
 
 from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Operand, Prototype, Value
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
@@ -21,6 +21,8 @@ ENTRY = "occamy_main"
 """Symbol of the compiled model's entry function."""
 WEIGHTS = "occamy_weights"
 """Symbol of the embedded weights."""
+OUT_OF_MEMORY = "occamy_run: out of memory for a buffer"
+"""What `occamy_error` says where a model without a pool lacks memory."""
 LAST_ERROR = "occamy_last_error"
 """Symbol of the message of a call that had no model, one a thread."""
 EXPORTS = (
@@ -55,7 +57,7 @@ class Code(IntEnum):
 CODE_MEANINGS = {
     Code.OK: "success",
     Code.BAD_ARGUMENT: "a pointer is null, or the pool is not aligned",
-    Code.OUT_OF_MEMORY: "the pool or the handle cannot be allocated",
+    Code.OUT_OF_MEMORY: "the pool, the handle or a buffer cannot be allocated",
     Code.WEIGHTS: "the weights file is missing, unreadable or of another model",
     Code.DEVICE: "a function of a GPU library failed",
 }
@@ -90,22 +92,24 @@ _PATH_BYTES = 4096
 _MESSAGE_BYTES = 512
 
 
-def define_interface(host: HostModule, signature: Signature, weights: WeightsFile | None) -> None:
+def define_interface(
+    host: HostModule, signature: Signature, weights: WeightsFile | None, allocates: bool = False
+) -> None:
     """
     Define the functions of `EXPORTS` in `host`.
 
     With `weights` None they are embedded: the symbol `WEIGHTS` is defined elsewhere. Nothing is linked or
-    mapped for a model without weights.
+    mapped for a model without weights. A model that `allocates` has an entry that returns whether it could.
     """
     parameters = 2 + len(signature.inputs) + len(signature.outputs)
-    host.declare(ENTRY, Prototype(VOID, (PTR,) * parameters))
+    host.declare(ENTRY, Prototype(i1 if allocates else VOID, (PTR,) * parameters))
     define_description(host, signature)
     if weights is not None and signature.weights_bytes:
         define_map_weights(host, signature, weights)
     elif signature.weights_bytes:
         host.external(WEIGHTS)
     _define_create(host, signature, weights)
-    _define_run(host, signature)
+    _define_run(host, signature, allocates)
     _define_destroy(host, signature)
 
     f = host.function("occamy_error", PTR, [PTR])
@@ -217,22 +221,25 @@ def define_map_weights(host: HostModule, signature: Signature, weights: WeightsF
     f.return_(Code.OK)
 
 
-def _define_run(host: HostModule, signature: Signature) -> None:
+def _define_run(host: HostModule, signature: Signature, allocates: bool) -> None:
     """`int occamy_run(void *model, const void *const *inputs, void *const *outputs)`."""
     f = host.function("occamy_run", i32, [PTR, PTR, PTR])
     model, inputs, outputs = f.arguments
     with f.if_(model == NULL):
         fail(f, Code.BAD_ARGUMENT, "occamy_run: the model is a null pointer")
 
-    def refuse(message: str) -> None:
+    def refuse(message: str, code: Code = Code.BAD_ARGUMENT) -> None:
         f.store(message, model + _ERROR)
-        f.return_(Code.BAD_ARGUMENT)
+        f.return_(code)
 
     values = [
         *load_tensors(f, inputs, "input", signature.inputs, refuse),
         *load_tensors(f, outputs, "output", signature.outputs, refuse),
     ]
-    f.call(ENTRY, f.load(model + _POOL, PTR), f.load(model + _WEIGHTS, PTR), *values)
+    good = f.call(ENTRY, f.load(model + _POOL, PTR), f.load(model + _WEIGHTS, PTR), *values)
+    if allocates:
+        with f.if_(good == 0):
+            refuse(OUT_OF_MEMORY, Code.OUT_OF_MEMORY)
     f.store("", model + _ERROR)
     f.return_(Code.OK)
 

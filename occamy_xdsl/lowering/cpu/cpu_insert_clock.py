@@ -72,7 +72,7 @@ class CpuInsertClockPass(ModulePass):
 
 
 def timed_ops(module: ModuleOp) -> list[Operation]:
-    """The kernel calls and the control flow of the entry, in order."""
+    """The kernel calls, guarded or not, and the control flow of the entry, in order."""
     block = function_named(module, ENTRY).body.block
     return [
         op

@@ -75,6 +75,8 @@ class CompiledModel:
     isa: toolchain.Isa
     streams_weights: bool = False
     """Whether the code drops weights from memory after use, so that they must be mapped from a file."""
+    allocates: bool = False
+    """Whether each run allocates buffers, and `occamy_main` returns an i1 that tells whether it could."""
 
     def __post_init__(self) -> None:
         size = self.weights.stat().st_size if self.weights is not None else 0
@@ -92,7 +94,7 @@ class CompiledModel:
 
     def define_interface(self, host: HostModule, weights: abi.WeightsFile | None) -> None:
         """Define the functions of the C interface."""
-        abi.define_interface(host, self.signature, weights)
+        abi.define_interface(host, self.signature, weights, self.allocates)
 
     def object_with(self, host: HostModule) -> bytes:
         """One object with the model and its interface."""

@@ -93,8 +93,11 @@ def define_main(host: HostModule, signature: Signature) -> None:
         _allocate(f, outputs + 8 * index, spec)
 
     handle = f.load(model, PTR)
-    with f.if_(f.call("occamy_run", handle, inputs, outputs) != 0):
+    code = f.call("occamy_run", handle, inputs, outputs)
+    with f.if_(code != 0):
         f.call("dprintf", _STDERR, "%s\n", f.call("occamy_error", handle))
+        with f.if_(code == Code.OUT_OF_MEMORY):
+            f.return_(OUT_OF_MEMORY)
         f.return_(WRONG_INPUT)
     f.call("occamy_make_folders", folder.get())
     for index, (spec, file) in enumerate(zip(signature.outputs, file_names(signature.outputs), strict=True)):
