@@ -2,7 +2,8 @@
 How much the searches do, in steps that are the same on any machine: planning stays quick where these stay low.
 
 `states` are sets of executed ops that the search for an order visits, `models` are ops whose execution in stripes is
-modelled, once for each end of a segment and each way to run it. A number that a change lowers is updated here; one that grows needs a reason in the change.
+modelled, once for each end of a segment and each way to run it. A number that a change lowers is updated here; one
+that grows needs a reason in the change.
 """
 
 from pathlib import Path
