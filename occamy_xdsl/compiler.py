@@ -54,6 +54,7 @@ from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
 from occamy_xdsl.runtime.cuda import CudaModel
 from occamy_xdsl.runtime.executable import Executable, LoadedModel
 from occamy_xdsl.runtime.jit import JitModel
+from occamy_xdsl.transforms.dnn_stripe import WHOLE_PEAK
 from occamy_xdsl.version import VERSION
 
 SILENT = (
@@ -247,7 +248,10 @@ class Compilation:
 
     def _drop_useless_stripes(self) -> None:
         """Continues without stripes that nobody asked for and that do not lower the pool, as workspaces may grow."""
-        if self.options.stripes and self.options.stripe_budget is None:
+        if not self.options.stripes or self.options.stripe_budget is not None:
+            return
+        peak = function_named(self.module).attributes.get(WHOLE_PEAK)
+        if peak is not None and self.pool_bytes >= cast(IntegerAttr[Any], peak).value.data:
             whole = self._planned(replace(self.options, stripe_budget=0.0))
             if whole.pool_bytes <= self.pool_bytes:
                 self._adopt(whole)

@@ -2,9 +2,9 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain
 from typing import Literal
 
 Halo = Literal["keep", "recompute"]
@@ -107,6 +107,59 @@ def stripe_ends(rows: int, stripes: int) -> tuple[int, ...]:
     return (*range(height, rows, height), rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """
+    The rows of one op in each stripe `s`: it computes [begins[s], ends[s + 1]), of which [stored[s], ends[s + 1]) are
+    at hand. `ends` starts with 0.
+    """
+
+    stored: list[int]
+    begins: list[int]
+    ends: list[int]
+
+    def in_stripe(self, s: int) -> bool:
+        """Whether the op has any rows there."""
+        return self.stored[s] < self.ends[s + 1]
+
+
+def rows_of_op(
+    rows: int, wanted: Sequence[int] | None, readers: Sequence[tuple[Rows, RowMap]], halo: Halo, *, view: bool
+) -> Rows:
+    """
+    The rows of an op whose result has `rows` rows, from those of the ops that read it.
+
+    `wanted` are the rows that must be there at the end of each stripe, None where no one else wants the result. With
+    halo `keep` every row is computed once (views, which cost nothing, apart).
+    """
+    stripes = len(wanted) if wanted is not None else len(readers[0][0].begins) if readers else 0
+    keep = halo == "keep" and not view
+    begins, ends, needed = list[int](), [0], list[int]()
+    for s in range(stripes):
+        done = now = ends[-1]
+        low = rows
+        if wanted is not None and wanted[s] > done:
+            now, low = wanted[s], done
+        for reader, rows_of in readers:
+            begin, end = reader.begins[s], reader.ends[s + 1]
+            if begin < end:
+                first, last = rows_of(begin, end)
+                low, now = min(low, first), max(now, last)
+        needed.append(low)
+        begins.append(done if keep else min(low, now))
+        ends.append(now)
+    if not keep:
+        return Rows(begins, begins, ends)
+    # What a later stripe needs again must be at hand until then.
+    lowest = list(accumulate(reversed(needed), min))
+    return Rows([min(*pair) for pair in zip(reversed(lowest), begins, strict=True)], begins, ends)
+
+
+def wanted_rows(rows: int, total: int, ends: Sequence[int]) -> list[int]:
+    """How many of `rows` rows are there when as large a part of `total` ones is."""
+    return [-(-rows * end // total) for end in ends]
+
+
 def unroll(
     ops: Sequence[RowOp], rows: Sequence[int], outputs: Sequence[int], ends: Sequence[int], halo: Halo
 ) -> list[list[Piece]]:
@@ -117,63 +170,20 @@ def unroll(
     last of them. With halo `keep` every row is computed once (views, which cost nothing, apart), and a piece
     whose `stored` is below its `begin` finds rows [stored, begin) left by the stripe before it.
     """
-    readers: dict[int, list[tuple[int, RowMap]]] = {}
-    for k, op in enumerate(ops):
-        for value, rows_of in op.reads:
-            if rows_of is not None:
-                readers.setdefault(value, []).append((k, rows_of))
-    results = [op.writes[0] for op in ops]
-    wanted = set(outputs)
-    total = rows[outputs[-1]]
-    # Row ends come from the rows that later ops need; they only grow.
-    reached = [[0] * len(ops)]
-    for end in ends:
-        now = list(reached[-1])
-        for k in reversed(range(len(ops))):
-            value = results[k]
-            if value in wanted:
-                now[k] = max(now[k], -(-rows[value] * end // total))
-            for reader, rows_of in readers.get(value, ()):
-                if now[reader] > 0:
-                    now[k] = max(now[k], rows_of(now[reader] - 1, now[reader])[1])
-        reached.append(now)
-    needed = list[list[int | None]]()
-    begins = list[list[int]]()
-    for done, now in pairwise(reached):
-        first: list[int | None] = [None] * len(ops)
-        begin = list(now)
-        for k in reversed(range(len(ops))):
-            value = results[k]
-            lows = [
-                rows_of(begin[reader], now[reader])[0]
-                for reader, rows_of in readers.get(value, ())
-                if begin[reader] < now[reader]
-            ]
-            if value in wanted and done[k] < now[k]:
-                lows.append(done[k])
-            first[k] = low = min(lows, default=None)
-            if halo == "keep" and not ops[k].view:
-                begin[k] = done[k]
-            else:
-                begin[k] = now[k] if low is None else min(low, now[k])
-        needed.append(first)
-        begins.append(begin)
-    # What a later stripe needs again must be at hand until then.
-    stored = [list(begin) for begin in begins]
-    if halo == "keep":
-        for k, op in enumerate(ops):
-            lowest = rows[results[k]]
-            if op.view:
-                continue
-            for s in reversed(range(len(ends))):
-                low = needed[s][k]
-                lowest = lowest if low is None else min(lowest, low)
-                stored[s][k] = min(lowest, begins[s][k])
+    readers: dict[int, list[tuple[Rows, RowMap]]] = {}
+    found: dict[int, Rows] = {}
+    for k in reversed(range(len(ops))):
+        value = ops[k].writes[0]
+        wanted = wanted_rows(rows[value], rows[outputs[-1]], ends) if value in outputs else None
+        found[k] = own = rows_of_op(rows[value], wanted, readers.get(value, []), halo, view=ops[k].view)
+        for operand, rows_of in ops[k].reads:
+            if rows_of is not None and own.begins:
+                readers.setdefault(operand, []).append((own, rows_of))
     return [
         [
-            Piece(k, stored[s][k], begins[s][k], reached[s + 1][k])
+            Piece(k, own.stored[s], own.begins[s], own.ends[s + 1])
             for k in range(len(ops))
-            if stored[s][k] < reached[s + 1][k]
+            if (own := found[k]).begins and own.in_stripe(s)
         ]
         for s in range(len(ends))
     ]
@@ -210,8 +220,10 @@ class Graph:
         for k, op in enumerate(ops):
             for value, _ in op.reads:
                 self.readers.setdefault(value, []).append(k)
-        self._inside: dict[tuple[int, int], list[int]] = {}
+        self._tails: dict[int, _Tail] = {}
+        self._models: dict[tuple[int, tuple[int, ...], Halo], SegmentModel] = {}
         self._around: dict[tuple[int, int], tuple[int, int]] = {}
+        self._connected: dict[tuple[int, int], bool] = {}
         self._root = list(range(len(values)))
         for op in ops:
             if op.view and op.reads:
@@ -276,53 +288,55 @@ class Graph:
                 change[min(last, len(self.ops)) + 1] -= self.bytes_of(root)
         return list(accumulate(change))[: len(self.ops) + 1]
 
+    def tail(self, first: int, last: int) -> "_Tail":
+        """The segments that end before op `last`, known as far back as op `first`."""
+        if last not in self._tails:
+            self._tails[last] = _Tail(self, last)
+        self._tails[last].extend(first)
+        return self._tails[last]
+
     def inside(self, first: int, last: int) -> list[int]:
         """
         The ops of a segment: the local ones among [first, last), but for those that others of them need whole.
 
         These, and the ops that are not local, run before the segment.
         """
-        if (first, last) not in self._inside:
-            before = set[int]()
-            for k in reversed(range(first, last)):
-                if not self.ops[k].local or any(
-                    reader in before or (reader < last and not self._by_rows(reader, value))
-                    for value in self.ops[k].writes
-                    for reader in self.readers.get(value, ())
-                ):
-                    before.add(k)
-            self._inside[first, last] = [k for k in range(first, last) if k not in before]
-        return self._inside[first, last]
+        return [k for k in reversed(self.tail(first, last).inside) if k >= first]
+
+    def starts(self, first: int, last: int) -> bool:
+        """Whether op `first` is inside the segment [first, last)."""
+        return first not in self.tail(first, last).before
 
     def connected(self, first: int, last: int) -> bool:
         """Whether a segment is more than several that have nothing to do with each other."""
-        parts = {k: i for i, k in enumerate(self.inside(first, last))}
-        merged = list(range(len(parts)))
+        if (first, last) not in self._connected:
+            parts = {k: i for i, k in enumerate(self.inside(first, last))}
+            merged = list(range(len(parts)))
 
-        def part(i: int) -> int:
-            while merged[i] != i:
-                i = merged[i]
-            return i
+            def part(i: int) -> int:
+                while merged[i] != i:
+                    i = merged[i]
+                return i
 
-        for k, i in parts.items():
-            for value, _ in self.ops[k].reads:
-                writer = parts.get(self.writer.get(value, -1))
-                if writer is not None:
-                    merged[part(writer)] = part(i)
-        return sum(i == own for i, own in enumerate(merged)) == 1
+            for k, i in parts.items():
+                for value, _ in self.ops[k].reads:
+                    writer = parts.get(self.writer.get(value, -1))
+                    if writer is not None:
+                        merged[part(writer)] = part(i)
+            self._connected[first, last] = sum(i == own for i, own in enumerate(merged)) == 1
+        return self._connected[first, last]
 
-    def _by_rows(self, reader: int, value: int) -> bool:
+    def by_rows(self, reader: int, value: int) -> bool:
         """Whether an op needs only some rows of a value for some rows of its result."""
         return all(rows_of is not None for v, rows_of in self.ops[reader].reads if v == value)
 
     def leaving(self, first: int, last: int) -> list[int]:
         """Values that a segment writes and others read, or that are returned."""
-        return [
-            v
-            for k in self.inside(first, last)
-            for v in self.ops[k].writes
-            if v in self.outputs or any(r >= last for r in self.readers.get(v, ()))
-        ]
+        return [v for k in self.inside(first, last) for v in self.ops[k].writes if self.leaves(v, last)]
+
+    def leaves(self, value: int, last: int) -> bool:
+        """Whether a value is returned, or read by op `last` or one after it."""
+        return value in self.outputs or any(reader >= last for reader in self.readers.get(value, ()))
 
     def around(self, first: int, last: int) -> tuple[int, int]:
         """
@@ -363,72 +377,162 @@ class Graph:
             touches.setdefault(root, set()).update((first, last))
         return [(root, sorted(ops)) for root, ops in touches.items() if self.bytes_of(root)]
 
-    def cost(self, first: int, last: int, ends: Sequence[int], halo: Halo) -> Cost:
-        """
-        Models ops [first, last) in stripes; values that cross the segment's ends are whole.
-
-        The first stripes stand for all: the first one is the highest, since it runs ahead of all windows, and
-        the others are alike.
-        """
-        place = {k: i for i, k in enumerate(self.inside(first, last))}
-        ops, values = [self.ops[k] for k in place], self.values
-        outputs = self.leaving(first, last)
-        shown = list(ends[:MODELLED])
-        stripes = unroll(ops, [v.rows for v in values], outputs, shown, halo)
-        repeats = [1] * len(shown)
-        repeats[-1] += len(ends) - len(shown)
-        whole = {self.root(v) for v in outputs}
-        steps = sum(map(len, stripes))
-        read = sum(op.whole for op in ops)
-        change = [0] * (steps + 1)
-        copied = work = calls = at = 0
-        waiting: dict[int, tuple[int, int]] = {}  # op -> (step since which its halo waits, bytes)
-        for s, pieces in enumerate(stripes):
-            step_of = {piece.op: at + i for i, piece in enumerate(pieces)}
-            later = {p.op: p for p in stripes[s + 1]} if s + 1 < len(stripes) else {}
-            for piece in pieces:
-                op, step = ops[piece.op], step_of[piece.op]
-                value = op.writes[0]
-                row = values[value].bytes // values[value].rows
-                work += repeats[s] * op.work * (piece.end - piece.begin) // values[value].rows
-                reads = [step_of[place[k]] for k in self.readers.get(value, ()) if place.get(k) in step_of]
-                dies = max(reads, default=step)
-                size = (piece.end - piece.stored) * row
-                root = self.root(value)
-                if op.view or (root in whole and piece.stored == piece.begin):
-                    size = 0
-                elif root != value and piece.stored == piece.begin:
-                    size = 0  # a part of what it is joined to, counted there
-                born = step
-                if op.join and size:
-                    parts = [place.get(self.writer[v]) for v, _ in op.reads if v in self.writer]
-                    born = min([step_of[k] for k in parts if k in step_of], default=step)
-                if piece.op in waiting:
-                    since, held = waiting.pop(piece.op)
-                    change[since] += held
-                    change[step + 1] -= held
-                    copied += repeats[s] * held
-                for other in op.inplace:
-                    users = [step_of[place[k]] for k in self.readers[other] if place.get(k) in step_of]
-                    if place.get(self.writer.get(other, -1)) in step_of and size and max(users) == step:
-                        shared = min(size, (piece.end - piece.begin) * row)
-                        change[step] -= shared
-                        change[step + 1] += shared
-                        break
-                change[born] += size
-                change[dies + 1] -= size
-                follower = later.get(piece.op)
-                if follower is not None and follower.stored < piece.end and not op.view:
-                    held = (piece.end - follower.stored) * row
-                    waiting[piece.op] = (dies, held)
-                    copied += repeats[s] * held
-            at += len(pieces)
-            calls += repeats[s] * len(pieces)
+    def cost(self, first: int, last: int, ends: tuple[int, ...], halo: Halo) -> Cost:
+        """Models ops [first, last) in stripes; values that cross the segment's ends are whole."""
+        tail = self.tail(first, last)
+        key = last, ends, halo
+        if key not in self._models:
+            self._models[key] = SegmentModel(self, tail, ends, halo)
+        inside = self._models[key].cost(first)
         before, whole = self.around(first, last)
-        peak = max(before, whole + max(accumulate(change)))
-        extra = work - sum(op.work for op in ops) if halo == "recompute" else 0
-        again = read * (len(ends) - 1) if read > CACHED else 0
-        return Cost(peak, max(extra, 0), copied, again, calls)
+        return replace(inside, peak=max(before, whole + inside.peak))
+
+
+class _Tail:
+    """The segments that end before op `last`, each of which is a part of those that start earlier."""
+
+    def __init__(self, graph: Graph, last: int):
+        self.graph, self.last, self.first = graph, last, last
+        self.before = set[int]()
+        """The ops that run before the stripes."""
+        self.inside = list[int]()
+        """The ops that run in stripes, the last one first."""
+        self.rows = 1
+        """Rows of the last value that leaves the segments."""
+
+    def extend(self, first: int) -> None:
+        graph = self.graph
+        for k in reversed(range(first, self.first)):
+            if not graph.ops[k].local or any(
+                reader in self.before or (reader < self.last and not graph.by_rows(reader, value))
+                for value in graph.ops[k].writes
+                for reader in graph.readers.get(value, ())
+            ):
+                self.before.add(k)
+                continue
+            if not self.inside:
+                self.rows = graph.values[graph.ops[k].writes[-1]].rows
+            self.inside.append(k)
+        self.first = min(self.first, first)
+
+
+@dataclass(slots=True)
+class _OpModel:
+    """One op of a model: its place, its rows, and for each stripe the bytes it needs and where they begin to live."""
+
+    place: int
+    rows: Rows
+    row_bytes: int
+    sizes: list[int]
+    born: list[int]
+    in_place: list[bool]
+    """Whether its result takes the place of an operand."""
+
+
+class SegmentModel:
+    """
+    The segments of one tail in one way to run them, modelled from the last op backward.
+
+    The first stripes stand for all: the first one is the highest, since it runs ahead of all windows, and the others
+    are alike. What runs in stripes takes places: 1 is the last op, and the others count on backward; place 0 is after
+    the last op.
+    """
+
+    def __init__(self, graph: Graph, tail: _Tail, ends: Sequence[int], halo: Halo):
+        self.graph, self.tail = graph, tail
+        self.halo: Halo = halo
+        self.stripes = len(ends)
+        self.ends = ends[:MODELLED]
+        self.repeats = [1] * len(self.ends)
+        self.repeats[-1] += len(ends) - len(self.ends)
+        self.ops: dict[int, _OpModel] = {}
+        self.whole = set[int]()
+        """Storages that are whole when the segment has run."""
+        self.change = [[0] for _ in self.ends]
+        """By how many bytes more live at each place of each stripe than at the place before."""
+        self.work = self.copied = self.read = self.calls = 0
+        self.costs: dict[int, Cost] = {}
+
+    def cost(self, first: int) -> Cost:
+        """What a segment costs that starts at op `first`, its peak without what is whole around the stripes."""
+        for k in self.tail.inside[len(self.ops) :]:
+            if k < first:
+                break
+            self.add(k)
+            peak = max(accumulate(chain.from_iterable(map(reversed, self.change))))
+            extra = max(self.work, 0) if self.halo == "recompute" else 0
+            again = self.read * (self.stripes - 1) if self.read > CACHED else 0
+            self.costs[k] = Cost(peak, extra, self.copied, again, self.calls)
+        return self.costs[first]
+
+    def add(self, k: int) -> None:
+        graph, op = self.graph, self.graph.ops[k]
+        value = op.writes[0]
+        total, root = graph.values[value].rows, graph.root(value)
+        readers = [self.ops[r] for r in graph.readers.get(value, ()) if r in self.ops]
+        wanted = None
+        if graph.leaves(value, self.tail.last):
+            wanted = wanted_rows(total, self.tail.rows, self.ends)
+            self.whole.add(root)
+        maps = [
+            (self.ops[r].rows, rows_of)
+            for r in dict.fromkeys(graph.readers.get(value, ()))
+            if r in self.ops
+            for v, rows_of in graph.ops[r].reads
+            if v == value and rows_of is not None
+        ]
+        rows = rows_of_op(total, wanted, maps, self.halo, view=op.view)
+        place = len(self.ops) + 1
+        own = _OpModel(place, rows, graph.values[value].bytes // total, [], [place] * len(self.ends), [])
+        self.ops[k] = own
+        self.read += op.whole
+        self.work -= op.work
+        before: tuple[int, int] | None = (
+            None  # the place at which the stripe before is done with it, bytes kept
+        )
+        for s, change in enumerate(self.change):
+            change.append(0)
+            own.sizes.append(0)
+            own.in_place.append(False)
+            if not rows.in_stripe(s):
+                before = None
+                continue
+            stored, begin, end = rows.stored[s], rows.begins[s], rows.ends[s + 1]
+            self.work += self.repeats[s] * op.work * (end - begin) // total
+            self.calls += self.repeats[s]
+            dies = min((r.place for r in readers if r.rows.in_stripe(s)), default=place)
+            # What is joined, or whole afterwards, is counted there.
+            if not op.view and not (stored == begin and (root in self.whole or root != value)):
+                own.sizes[s] = size = (end - stored) * own.row_bytes
+                change[place] += size
+                change[dies - 1] -= size
+            if before is not None:
+                self.change[s - 1][before[0]] += before[1]
+                change[place - 1] -= before[1]
+                self.copied += self.repeats[s] * before[1]
+                before = None
+            if s + 1 < len(self.ends) and not op.view and rows.in_stripe(s + 1) and rows.stored[s + 1] < end:
+                before = dies, (end - rows.stored[s + 1]) * own.row_bytes
+                self.copied += self.repeats[s] * before[1]
+            self.share(own, value, s, dies)
+
+    def share(self, own: _OpModel, value: int, s: int, dies: int) -> None:
+        """Results that take the place of `value` in stripe `s`, and those that it is a part of."""
+        change = self.change[s]
+        for k in self.graph.readers.get(value, ()):
+            reader = self.ops.get(k)
+            if reader is None or not reader.sizes[s]:
+                continue
+            if self.graph.ops[k].join:
+                change[reader.born[s]] -= reader.sizes[s]
+                change[own.place] += reader.sizes[s]
+                reader.born[s] = own.place
+            if value in self.graph.ops[k].inplace and dies == reader.place and not reader.in_place[s]:
+                fresh = (reader.rows.ends[s + 1] - reader.rows.begins[s]) * reader.row_bytes
+                shared = min(reader.sizes[s], fresh)
+                change[reader.place] -= shared
+                change[reader.place - 1] += shared
+                reader.in_place[s] = True
 
 
 def find_stripes(graph: Graph, budget: float) -> Plan:
@@ -463,7 +567,7 @@ def find_stripes(graph: Graph, budget: float) -> Plan:
 class _Search:
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.costs: dict[Segment, Cost] = {}
+        self.options_known: dict[tuple[int, int, int, Halo], tuple[Segment, Cost]] = {}
         crossing = [1 << 62, *graph.crossing, 1 << 62]
         local = [False, *(op.local for op in graph.ops), False]
         whole = [any(rows_of is None and v in graph.writer for v, rows_of in op.reads) for op in graph.ops]
@@ -478,20 +582,24 @@ class _Search:
     def options(self, first: int, last: int, target: int) -> tuple[Segment, Cost] | None:
         """The cheapest way to run ops [first, last) in stripes below `target` bytes."""
         graph = self.graph
-        rows = graph.values[graph.leaving(first, last)[-1]].rows
+        rows = graph.tail(first, last).rows
         counts = [count for count in STRIPES if count <= rows]
 
         def model(count: int, halo: Halo) -> tuple[Segment, Cost]:
-            segment = Segment(first, last, stripe_ends(rows, count), halo)
-            if segment not in self.costs:
-                self.costs[segment] = graph.cost(first, last, segment.ends, halo)
-            return segment, self.costs[segment]
+            key = first, last, count, halo
+            if key not in self.options_known:
+                ends = stripe_ends(rows, count)
+                self.options_known[key] = (
+                    Segment(first, last, ends, halo),
+                    graph.cost(first, last, ends, halo),
+                )
+            return self.options_known[key]
 
         def fewest(halo: Halo) -> tuple[Segment, Cost] | None:
             # More stripes are lower ones and need less, but for rounding: a few that are fewer may do, too.
-            at = bisect_left(counts, True, key=lambda count: model(count, halo)[1].peak <= target)
-            if at == len(counts):
+            if not counts or model(counts[-1], halo)[1].peak > target:
                 return None
+            at = bisect_left(counts, True, key=lambda count: model(count, halo)[1].peak <= target)
             likely = (model(count, halo) for count in counts[max(at - 3, 0) : at + 1])
             return next(option for option in likely if option[1].peak <= target)
 
@@ -520,7 +628,9 @@ class _Search:
             for end in places:
                 if not b < end <= b + LONGEST or critical[b] == critical[end]:
                     continue
-                if b not in graph.inside(b, end) or max(graph.around(b, end)) > target:
+                if (old := reach[end]) is not None and old[0] <= here[0]:
+                    continue
+                if not graph.starts(b, end) or max(graph.around(b, end)) > target:
                     continue
                 if not graph.connected(b, end):
                     continue

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
@@ -16,6 +16,9 @@ from occamy_xdsl.dialects import dnn
 from occamy_xdsl.planning.stripes import Plan, Segment, find_stripes
 from occamy_xdsl.transforms.dnn_expand_stripes import DnnExpandStripesPass
 from occamy_xdsl.transforms.dnn_schedule import planned_liveness
+
+WHOLE_PEAK = "dnn.whole_peak_bytes"
+"""Function attribute: most bytes live at one position without stripes, on a function that has some."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class DnnStripePass(ModulePass):
     op needs whole, such as all keys of a head, is then small enough for a cache.
 
     Requires: value form; one block a function.
-    Ensures: the bytes live at any position after memory insertion, coalescing and borrowing are at most what they were.
+    Ensures: the bytes live at any position after memory insertion, coalescing and borrowing are at most what they were;
+    where stripes are taken, the attribute `dnn.whole_peak_bytes` of the function keeps what they were.
 
     Before:
 
@@ -69,8 +73,10 @@ def stripe(ctx: Context, function: FuncOp, budget: float, *, batch: bool) -> Non
         return
     trial = function.clone()
     wrap(trial, plan, batch=batch)
-    if expanded_peak(ctx, trial) < planned_liveness(ctx, function, borrow=True).max_live_bytes:
+    whole = planned_liveness(ctx, function, borrow=True).max_live_bytes
+    if expanded_peak(ctx, trial) < whole:
         wrap(function, plan, batch=batch)
+        function.attributes.setdefault(WHOLE_PEAK, IntegerAttr(whole, i64))
 
 
 def rows_of(function: FuncOp, *, batch: bool) -> RowGraph:

@@ -1,6 +1,7 @@
 """`convert-dnn-to-cpu`: a function in pool form becomes calls of generated kernels, on upstream dialects."""
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -27,13 +28,14 @@ from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
+from occamy_xdsl.analysis.regions import ops_of
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr
 from occamy_xdsl.errors import UnsupportedModelError
-from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel
-from occamy_xdsl.lowering.cpu.select import KernelCall, Pack, buffer_of, select
+from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel, Packing
+from occamy_xdsl.lowering.cpu.select import KernelCall, buffer_of, select
 from occamy_xdsl.lowering.toolchain import Isa
 
 ENTRY = "occamy_main"
@@ -129,6 +131,7 @@ class _Conversion:
             own = self.entry.insert_arg(_bytes_type(dnn.byte_size(argument)), len(self.entry.args))
             own.name_hint = argument.name_hint
             self.bases[argument] = own, 0
+        self.calls = self.chosen(source)
         for op in source.ops:
             self.convert(op)
         if self.refused:
@@ -175,7 +178,7 @@ class _Conversion:
                 body = self.region(op.body.block, scf.YieldOp())
                 self.insert(scf.WhileOp([], [], Region(before), body), op)
             case dnn.KernelOp() if op.is_buffer_form:
-                self.call(select(op, self.isa), op)
+                self.call(self.calls[op], op)
             case _:
                 raise PassFailedException(f"convert-dnn-to-cpu: '{op.name}' op is not in dnn buffer form")
 
@@ -206,21 +209,44 @@ class _Conversion:
         self.insert(op, cast(Operation, buffer.owner))
         self.bases[buffer] = op.memref, 0
 
+    def chosen(self, source: Block) -> dict[Operation, KernelCall]:
+        """
+        The kernel of each op that computes.
+
+        Kernels that differ in their number of rows alone, as those of stripes do, are one that takes any.
+        """
+        calls = {
+            op: select(op, self.isa)
+            for op in ops_of(source)
+            if isinstance(op, dnn.KernelOp) and not isinstance(op, dnn.ControlOp) and op.is_buffer_form
+        }
+        shared = {call.kernel: call.kernel.for_any_rows(self.isa) for call in calls.values()}
+        served = Counter(found[0] for found in shared.values() if found is not None)
+
+        def choice(call: KernelCall) -> KernelCall:
+            found = shared[call.kernel]
+            if found is None or served[found[0]] == 1:
+                return call
+            return replace(call, kernel=found[0], sizes=found[1])
+
+        return {op: choice(call) for op, call in calls.items()}
+
     def call(self, call: KernelCall, op: Operation) -> None:
-        if any(not _is_known(call.operands[index]) for index in call.packs):
+        if call.packed is not None and not _is_known(call.operands[call.packed]):
             reason = "weights that are computed at run time are not supported, its kernel reads packed ones"
             self.refused.append((node_name(op), op.name, reason))
             return
         arguments = list[SSAValue]()
         for index, (operand, buffer) in enumerate(zip(call.operands, call.kernel.arguments, strict=True)):
-            pack = call.packs.get(index)
-            base, offset = self.place(operand, buffer, pack and (pack, call.kernel))
+            packing = call.kernel.packing if index == call.packed else None
+            base, offset = self.place(operand, buffer, packing)
             arguments.append(self.window(base, offset - buffer.origin * buffer.element_bytes, buffer))
+        arguments += map(self.index, call.sizes)
         symbol = self.kernels.setdefault(call.kernel, call.kernel.symbol)
         self.insert(CallOp(symbol, arguments, []), op)
 
     def place(
-        self, operand: SSAValue | Weights, buffer: Buffer, pack: tuple[Pack, Kernel] | None
+        self, operand: SSAValue | Weights, buffer: Buffer, packing: Packing | None
     ) -> tuple[SSAValue, int]:
         """Byte array and byte offset of an operand's element (0, 0, ...)."""
         if isinstance(operand, Weights):
@@ -229,8 +255,8 @@ class _Conversion:
         root = root_of(operand)
         shift = offset_in_root(operand) * dnn.element_bytes(dnn.element_type_of(operand))
         if isinstance(root.owner, dnn.ConstantOp):
-            if pack is not None:
-                packed = Weights.derived(f"packed-{pack[1].symbol}", pack[0], seen_through(operand))
+            if packing is not None:
+                packed = Weights.derived(packing.layout, packing.pack, seen_through(operand))
                 size = buffer.extent * buffer.element_bytes
                 return self.weights, self.offset_in_blob(packed, WeightsRefAttr(packed), size)
             size = dnn.byte_size(root)

@@ -1,11 +1,7 @@
 """Which kernel template computes a `dnn` op in buffer form, and with which operands."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr
 from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa as has_type
@@ -30,8 +26,6 @@ from occamy_xdsl.lowering.cpu.kernels.softmax import Softmax
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel, Prologue
 from occamy_xdsl.lowering.toolchain import Isa
 
-Pack = Callable[[NDArray[Any]], NDArray[np.generic]]
-
 
 @dataclass(frozen=True)
 class KernelCall:
@@ -40,13 +34,27 @@ class KernelCall:
     kernel: Kernel
     operands: tuple[SSAValue | Weights, ...]
     """Values, or tables that the kernel reads besides the operands of the op."""
-    packs: Mapping[int, Pack] = field(default_factory=dict[int, Pack])
-    """For the arguments that are packed weights: what turns the constant into what the kernel reads."""
+    packed: int | None = None
+    """Position of the argument that is packed weights, if there is one."""
+    sizes: tuple[int, ...] = ()
+    """The sizes that follow the operands."""
 
 
 def buffer_of(value: SSAValue) -> Buffer:
-    """The layout of a memref as a kernel argument."""
-    return Buffer(dnn.shape_of(value), dnn.strides_of(value), str(dnn.element_type_of(value)))
+    """
+    The layout of a memref as a kernel argument.
+
+    Where a dimension has one element its stride means nothing: it is the one without a gap, so that kernels on rows
+    of images of different heights can be equal.
+    """
+    shape, strides = dnn.shape_of(value), dnn.strides_of(value)
+    pairs = list(zip(shape, strides, strict=True))
+
+    def dense(stride: int) -> int:
+        return 1 + sum((n - 1) * s for n, s in pairs if n > 1 and 0 < s < stride)
+
+    meant = tuple(dense(stride) if size == 1 and stride > 0 else stride for size, stride in pairs)
+    return Buffer(shape, meant, str(dnn.element_type_of(value)))
 
 
 def epilogue_of(op: dnn.FusableOp) -> Epilogue | None:
@@ -102,7 +110,7 @@ def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
             return KernelCall(
                 kernel,
                 (*parts, op.filter, *op.group("bias"), *extras, *op.outs, *work),
-                {len(parts): kernel.pack},
+                len(parts),
             )
         case dnn.ConvTransposeOp():
             rank = len(dnn.shape_of(op.input)) - 2
@@ -119,9 +127,7 @@ def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
                 has_bias=op.bias is not None,
                 epilogue=epilogue_of(op),
             )
-            return KernelCall(
-                kernel, (op.input, op.filter, *op.group("bias"), *op.extras, *op.outs), {1: kernel.pack}
-            )
+            return KernelCall(kernel, (op.input, op.filter, *op.group("bias"), *op.extras, *op.outs), 1)
         case dnn.MatmulOp():
             const = isinstance(root_of(op.b).owner, dnn.ConstantOp)
             shape = out.shape
@@ -132,7 +138,7 @@ def select(op: dnn.KernelOp, isa: Isa) -> KernelCall:
             return KernelCall(
                 kernel,
                 (op.a, op.b, *op.group("bias"), *op.extras, *op.outs, *work),
-                {1: kernel.pack} if const else {},
+                1 if const else None,
             )
         case dnn.ElementwiseOp():
             return KernelCall(

@@ -52,27 +52,34 @@ def run_all(
     isa: Isa,
     in_place: int | None = None,
     outputs: int = 1,
+    *,
+    any_rows: bool = False,
 ) -> list:
     """
     The output of each kernel on its inputs, the arguments before the output; a tuple where `outputs` is not 1.
 
-    `in_place` is the position of an argument whose memory the output shares. Checks that nothing is read or
-    written outside of the arguments.
+    `in_place` is the position of an argument whose memory the output shares. With `any_rows`, the kernels for any
+    rows compute them. Checks that nothing is read or written outside of the arguments.
     """
-    kernels = {kernel.symbol: kernel for kernel, _ in calls}
+    used = {kernel: (kernel.for_any_rows(isa) if any_rows else None) or (kernel, ()) for kernel, _ in calls}
+    kernels = {kernel.symbol: kernel for kernel, _ in used.values()}
     module = ModuleOp([kernel.build(isa) for kernel in kernels.values()])
     module.verify()
     code = JitModule(compile_mlir(str(module), isa))
     results = []
     for kernel, arrays in calls:
-        arguments = kernel.arguments
+        called, sizes = used[kernel]
+        # Packed weights and scratch memory are those of the kernel that is called.
+        pairs = zip(kernel.arguments, called.arguments, strict=True)
+        arguments = [own if own.rank > 1 else other for own, other in pairs]
         placed = [Placed(b, a) for b, a in zip(arguments, arrays, strict=False)]
         placed += [Placed(b, None) for b in arguments[len(arrays) :]]
         output = len(arrays)
         if in_place is not None:
             placed[output] = placed[in_place]
-        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(placed))
-        code.function(kernel.symbol, prototype)(*(p.pointer for p in placed))
+        types = [ctypes.c_void_p] * len(placed) + [ctypes.c_size_t] * len(sizes)
+        prototype = ctypes.CFUNCTYPE(None, *types)
+        code.function(called.symbol, prototype)(*(p.pointer for p in placed), *sizes)
         for i, p in enumerate(placed):
             assert p.untouched(is_output=i >= output or i == in_place), f"{kernel.symbol}: argument {i}"
         written = tuple(p.view.copy() for p in placed[output : output + outputs])

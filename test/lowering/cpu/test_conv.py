@@ -159,6 +159,49 @@ def test_against_onnxruntime(isa, run):
     assert not wrong
 
 
+def test_one_kernel_for_any_rows(isa, run, epilogue):
+    """Bit for bit what the kernels for one height compute, and the same function for each height."""
+    inputs = [
+        *(Case((1, 16, rows, 9), 33, (3, 3), pads=(1, 1)) for rows in (1, 2, 7)),
+        *(Case((1, 16, rows, 9), 33, (3, 3), pads=(0, 1), end=(end, 1)) for rows, end in ((3, 0), (4, 1))),
+        *(Case((1, 8, rows, 20), 20, (1, 1)) for rows in (1, 2, 5)),
+        *(Case((1, 8, rows, 20), 20, (1, 1), strides=(2, 2)) for rows in (1, 4, 5)),
+        *(Case((1, 3, rows, 25), 24, (7, 7), pads=(3, 3), strides=(2, 2)) for rows in (2, 9)),
+        *(Case((1, 40, rows, 10), 40, (3, 3), dilations=(2, 1), pads=(2, 1), group=40) for rows in (3, 8)),
+    ]
+    prepared = []
+    for case in inputs:
+        shape = prepare(case, isa)[2].shape
+        residual = np.random.default_rng(1).standard_normal(shape, np.float32)
+        work = epilogue([f32, f32], relu_of_sum, [channels_last(shape).broadcast_to(shape)])
+        kernel, arrays, expected = prepare(case, isa, work, [residual])
+        prepared.append((kernel, arrays, np.maximum(expected + residual, 0)))
+    general = [kernel.for_any_rows(isa)[0] for kernel, _, _ in prepared]
+    assert len({kernel.symbol for kernel in general}) == 5
+    for (kernel, _, _), other in zip(prepared, general, strict=True):
+        assert kernel.packing.layout == other.packing.layout
+    want = run([(kernel, arrays) for kernel, arrays, _ in prepared], isa)
+    got = run([(kernel, arrays) for kernel, arrays, _ in prepared], isa, any_rows=True)
+    for case, a, b, (_, _, expected) in zip(inputs, got, want, prepared, strict=True):
+        np.testing.assert_array_equal(a, b, str(case))
+        assert close(a, expected), case
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((2, 8, 9, 9), 8, (3, 3)),
+        Case((1, 8, 9, 5), 8, (3, 3)),
+        Case((1, 8, 30), 8, (3,)),
+        Case((1, 8, 9, 9), 8, (1, 1), pads=(1, 1)),
+        Case((1, 8, 9, 9), 8, (3, 3), layout="back-back"),
+    ],
+    ids=["batch", "narrow", "line", "padded", "reversed"],
+)
+def test_no_kernel_for_any_rows(isa, case):
+    assert prepare(case, isa)[0].for_any_rows(isa) is None
+
+
 def relu_of_sum(x, y):
     total = arith.AddfOp(x, y)
     zero = arith.ConstantOp(FloatAttr(0.0, f32))

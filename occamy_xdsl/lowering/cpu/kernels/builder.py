@@ -157,7 +157,7 @@ class KernelBuilder:
     def __init__(self, kernel: Kernel, isa: Isa):
         self.isa = isa
         arguments = kernel.arguments
-        types = [buffer.memref_type() for buffer in arguments]
+        types = [*(buffer.memref_type() for buffer in arguments), *[index] * kernel.run_time_sizes]
         self._entry = Block(arg_types=types)
         self._block = self._entry
         self._constants: dict[ConstantKey, SSAValue] = {}
@@ -170,8 +170,11 @@ class KernelBuilder:
                 for limit in ("prefer", "min-legal")
             ]
             self._function.attributes["passthrough"] = ArrayAttr(settings)
-        self.views = tuple(self._flatten(a, b) for a, b in zip(self._entry.args, arguments, strict=True))
+        buffers, sizes = self._entry.args[: len(arguments)], self._entry.args[len(arguments) :]
+        self.views = tuple(self._flatten(a, b) for a, b in zip(buffers, arguments, strict=True))
         """The arguments, in the order of `kernel.arguments`."""
+        self.sizes = tuple(Index(self, size) for size in sizes)
+        """The sizes that follow them."""
 
     def stack(self, elements: int, dtype: str) -> View:
         """Scratch on the stack for the whole function; its contents are undefined."""

@@ -18,9 +18,33 @@ from occamy_xdsl.lowering.cpu.kernels.correlation import (
     plan_windows,
 )
 from occamy_xdsl.lowering.cpu.kernels.microkernel import sum_dtype
-from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel, Prologue
+from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel, Packing, Prologue
 from occamy_xdsl.lowering.cpu.kernels.tiling import Tile
 from occamy_xdsl.lowering.toolchain import Isa
+
+LEAST_PIXELS = 7
+"""Width of images from which on tiles lose little if they do not run across the ends of rows."""
+
+
+def one_row(*buffers: Buffer) -> tuple[Buffer, ...]:
+    """The first row of each (batch, channels, rows, ...) buffer, all in one image."""
+    return tuple(
+        replace(
+            b,
+            shape=(1, b.shape[1], 1, *b.shape[3:]),
+            strides=(0, b.strides[1], _row_stride(b), *b.strides[3:]),
+        )
+        for b in buffers
+    )
+
+
+def _row_stride(buffer: Buffer) -> int:
+    """Elements between rows; where there is only one, those of rows that follow each other."""
+    if buffer.shape[2] != 1 or not buffer.strides[-1]:
+        return buffer.strides[2]
+    return Buffer(
+        (buffer.shape[1], *buffer.shape[3:]), (buffer.strides[1], *buffer.strides[3:]), buffer.dtype
+    ).extent
 
 
 @dataclass(frozen=True)
@@ -55,6 +79,12 @@ class Conv(Kernel):
     epilogue: Epilogue | None
     tile: Tile
     """The register tile, whose width is the layout of the packed filter."""
+    any_rows: bool = False
+    """
+    Whether the output's and the input's rows and the padding before them are sizes that the function takes.
+
+    All buffers then show one row, and `pads` has 0.
+    """
 
     @staticmethod
     def create(
@@ -90,16 +120,48 @@ class Conv(Kernel):
             epilogue,
             Tile(1, 1, 1),
         )
-        correlation = conv.correlation
+        return conv.tiled(isa)
+
+    def tiled(self, isa: Isa) -> "Conv":
+        """The same with the best tile for `isa`."""
+        correlation = self.correlation
         tile = choose_correlation_tile(
             correlation.windows,
             correlation.channels,
             correlation.filters,
             isa,
-            sum_dtype(output.dtype),
+            sum_dtype(self.output.dtype),
             is_depthwise=correlation.is_depthwise,
         )
-        return replace(conv, tile=tile)
+        return replace(self, tile=tile)
+
+    def for_any_rows(self, isa: Isa) -> "tuple[Conv, tuple[int, ...]] | None":
+        """For one image whose rows are wide enough to be cut into tiles one by one."""
+        if len(self.kernel) < 2 or self.output.shape[0] != 1 or self.output.shape[-1] < LEAST_PIXELS:
+            return None
+        rows = self.rows
+        if self.kernel[0] == 1 and len(rows.interior) < rows.output:
+            return None
+        after = self.epilogue and replace(self.epilogue, extras=one_row(*self.epilogue.extras))
+        before = self.prologue and replace(self.prologue, extras=one_row(*self.prologue.extras))
+        source, output, *joined = one_row(self.input, self.output, *self.joined)
+        kernel = replace(
+            self,
+            input=source,
+            joined=tuple(joined),
+            output=output,
+            pads=(0, *self.pads[1:]),
+            prologue=before,
+            epilogue=after,
+            any_rows=True,
+        ).tiled(isa)
+        if kernel.workspace_bytes > self.workspace_bytes or any(b.origin for b in kernel.arguments):
+            return None
+        return kernel, (rows.output, rows.input, rows.pad)
+
+    @property
+    def run_time_sizes(self) -> int:
+        return 3 if self.any_rows else 0
 
     @property
     def parts(self) -> tuple[Buffer, ...]:
@@ -114,34 +176,41 @@ class Conv(Kernel):
     @property
     def correlation(self) -> Correlation:
         """The sums to compute; a convolution with one filter for each channel has lanes of channels."""
-        buffers = (self.output, *(self.epilogue.extras if self.epilogue else ()))
-        geometry = zip(
-            (0, *range(2, self.input.rank)),
-            (1, *self.kernel),
-            (1, *self.strides),
-            (1, *self.dilations),
-            (0, *self.pads),
-            strict=True,
-        )
-        windows = [
-            Window(
-                self.output.shape[d],
-                self.input.shape[d],
-                kernel,
-                stride,
-                dilation,
-                pad,
-                tuple(part.strides[d] for part in self.parts),
-                tuple(buffer.strides[d] for buffer in buffers),
-            )
-            for d, kernel, stride, dilation, pad in geometry
-        ]
+        windows = [self._window(0, 1, 1, 1, 0)]
+        for i, geometry in enumerate(zip(self.kernel, self.strides, self.dilations, self.pads, strict=True)):
+            windows.append(self._window(2 + i, *geometry))
         channels, filters = self.channels, self.output.shape[1]
         if self.group == channels == filters and self.group > 1:
             planned = plan_windows(windows, is_depthwise=True)
             return Correlation(planned, 1, 1, filters, self.tile, is_depthwise=True)
         planned = plan_windows(windows, is_depthwise=False)
         return Correlation(planned, self.group, channels // self.group, filters // self.group, self.tile)
+
+    def _window(self, d: int, kernel: int, stride: int, dilation: int, pad: int) -> Window:
+        results = (self.output, *(self.epilogue.extras if self.epilogue else ()))
+        return Window(
+            self.output.shape[d],
+            self.input.shape[d],
+            kernel,
+            stride,
+            dilation,
+            pad,
+            tuple(part.strides[d] for part in self.parts),
+            tuple(buffer.strides[d] for buffer in results),
+            is_sized=self.any_rows and d == 2,
+        )
+
+    @property
+    def rows(self) -> Window:
+        """The window over rows."""
+        return self._window(2, self.kernel[0], self.strides[0], self.dilations[0], self.pads[0])
+
+    @property
+    def packing(self) -> Packing:
+        """What `pack` depends on."""
+        c = self.correlation
+        layout = f"packed-{c.groups}x{c.filters}x{c.channels}x{prod(self.kernel)}-{self.tile.packing}"
+        return Packing(layout, self.pack)
 
     def pack(self, filter: np.ndarray) -> np.ndarray:
         """The filter argument from ONNX's (filters, channels / group, kernel...)."""
@@ -153,8 +222,9 @@ class Conv(Kernel):
 
     @property
     def label(self) -> str:
-        """For example `conv2d_56x56x64_3x3s1_64`."""
-        sizes = "x".join(map(str, (*self.input.shape[2:], self.channels)))
+        """For example `conv2d_56x56x64_3x3s1_64`, or `conv2d_nx56x64_3x3s1_64` for any rows."""
+        spatial = ["n", *self.input.shape[3:]] if self.any_rows else self.input.shape[2:]
+        sizes = "x".join(map(str, (*spatial, self.channels)))
         window = "x".join(map(str, self.kernel)) + "s" + "x".join(map(str, dict.fromkeys(self.strides)))
         group = f"g{self.group}" if self.group > 1 else ""
         return f"conv{len(self.kernel)}d_{sizes}_{window}{group}_{self.output.shape[1]}"
@@ -192,8 +262,9 @@ class Conv(Kernel):
         *extras, output = views
         if self.output.elements:
             results = [output, *extras]
+            sizes = (k.sizes[0], k.sizes[1], k.sizes[2]) if self.any_rows else None
             builder = CorrelationBuilder(
-                k, self.correlation, inputs, packed, bias, results, self.epilogue, prologue
+                k, self.correlation, inputs, packed, bias, results, self.epilogue, prologue, sizes
             )
             builder.build()
         return k.finish()

@@ -24,7 +24,7 @@ from occamy_xdsl.lowering.cpu.kernels.correlation import (
     plan_windows,
 )
 from occamy_xdsl.lowering.cpu.kernels.microkernel import sum_dtype
-from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel, Packing
 from occamy_xdsl.lowering.cpu.kernels.tiling import Tile
 from occamy_xdsl.lowering.toolchain import Isa
 
@@ -148,6 +148,13 @@ class ConvTranspose(Kernel):
                 correlation = Correlation(planned, *sizes, self.tile)
             phases.append(_Phase(remainders, tuple(taps), correlation))
         return phases
+
+    @property
+    def packing(self) -> Packing:
+        """What `pack` depends on."""
+        return Packing(
+            f"packed-{[(p.taps, p.correlation.groups) for p in self.phases]}-{self.tile.packing}", self.pack
+        )
 
     def pack(self, filter: np.ndarray) -> np.ndarray:
         """The filter argument from ONNX's (channels, filters / group, kernel...): one packed filter a phase."""

@@ -59,21 +59,30 @@ class Window:
     """Elements between neighbours in each part of the input."""
     result_strides: tuple[int, ...]
     """Elements between neighbours in the output and in each extra of the epilogue."""
+    is_sized: bool = False
+    """Whether `output`, `input` and `pad` are known when the kernel runs, and stand for others here."""
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether output position `o` depends on input position `o` alone."""
-        return (self.kernel, self.stride, self.pad) == (1, 1, 0) and self.input == self.output
+        """Whether output position `o` depends on input position `o` alone, and both are known."""
+        return (
+            not self.is_sized
+            and (self.kernel, self.stride, self.pad) == (1, 1, 0)
+            and self.input == self.output
+        )
 
     @property
     def steps(self) -> tuple[int, ...]:
         """Elements between the inputs of neighbouring outputs, in each part of the input."""
         return tuple(self.stride * stride for stride in self.input_strides)
 
-    def moved(self, inputs: Sequence[IndexLike], position: IndexLike) -> list[IndexLike]:
+    def moved(
+        self, inputs: Sequence[IndexLike], position: IndexLike, pad: IndexLike | None = None
+    ) -> list[IndexLike]:
         """Indices of the input at kernel position 0 of output `position`, from those at input position 0."""
+        pad = self.pad if pad is None else pad
         return [
-            at + (position * step - self.pad * stride)
+            at + (position * step - pad * stride)
             for at, step, stride in zip(inputs, self.steps, self.input_strides, strict=True)
         ]
 
@@ -88,15 +97,21 @@ class Window:
         """Whether output `position` meets the input at kernel position `k`."""
         return 0 <= position * self.stride - self.pad + k * self.dilation < self.input
 
-    def kernel_range(self, k: KernelBuilder, position: IndexLike) -> tuple[IndexLike, IndexLike]:
+    def kernel_range(
+        self, k: KernelBuilder, position: IndexLike, sizes: "Sizes | None" = None
+    ) -> tuple[IndexLike, IndexLike]:
         """First and one past the last kernel position inside of the input; static if always the same."""
-        if len(self.interior) == self.output:
+        if self.kernel == 1 if self.is_sized else len(self.interior) == self.output:
             return 0, self.kernel
-        first_input = position * self.stride - self.pad
+        _, size, pad = sizes or (self.output, self.input, self.pad)
+        first_input = position * self.stride - pad
         below = k.maximum(0 - first_input, 0) + (self.dilation - 1)
-        above = k.maximum(self.input - first_input, 0) + (self.dilation - 1)
+        above = k.maximum(size - first_input, 0) + (self.dilation - 1)
         return below // self.dilation, k.minimum(above // self.dilation, self.kernel)
 
+
+Sizes: TypeAlias = tuple[IndexLike, IndexLike, IndexLike]
+"""Output positions, input positions and padding before the input, of a window that is sized."""
 
 _MOST_EDGE_PIXELS = 64
 """Pixels at the ends of a row for which the valid kernel columns are unrolled."""
@@ -255,8 +270,11 @@ class CorrelationBuilder:
         results: Sequence[View],
         epilogue: Epilogue | None,
         prologue: CorrelationPrologue | None = None,
+        sizes: Sizes | None = None,
     ):
+        """`sizes` are those of the window that is sized, if there is one."""
         self.k = k
+        self.sizes = sizes
         self.correlation = correlation
         self.windows = correlation.windows
         self.lanes = correlation.tile.lanes
@@ -313,12 +331,18 @@ class CorrelationBuilder:
                 self._row(panel, inputs, results, kernel_ranges)
                 return
 
+            sizes = window.output, window.input, window.pad
+            if window.is_sized:
+                assert self.sizes is not None
+                sizes = self.sizes
+            output, _, pad = sizes
+
             def position(o: IndexLike) -> None:
                 at = [r + o * stride for r, stride in zip(results, window.result_strides, strict=True)]
-                bounds = window.kernel_range(self.k, o)
-                nest(d + 1, window.moved(inputs, o), at, [*kernel_ranges, bounds])
+                bounds = window.kernel_range(self.k, o, sizes)
+                nest(d + 1, window.moved(inputs, o, pad), at, [*kernel_ranges, bounds])
 
-            self.k.for_(0, window.output, 1, position)
+            self.k.for_(0, output, 1, position)
 
         nest(0, inputs, results, [])
 

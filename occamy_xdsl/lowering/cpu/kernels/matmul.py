@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 
 from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder, View
 from occamy_xdsl.lowering.cpu.kernels.microkernel import load_as, outer_product, store_tile, sum_dtype
-from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Epilogue, Kernel
+from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Epilogue, Kernel, Packing
 from occamy_xdsl.lowering.cpu.kernels.tiling import (
     Tile,
     choose_tile,
@@ -115,6 +115,11 @@ class Matmul(Kernel):
         matrices = prod(n for n, s in zip(self.b.shape[:-2], self.b.strides[:-2], strict=True) if s)
         size = matrices * packed_size(self._depth, self.c.shape[-1], self.tile)
         return Buffer.contiguous((size,), self.b.dtype)
+
+    @property
+    def packing(self) -> Packing:
+        """What `pack` depends on."""
+        return Packing(f"packed-matmul-{self.tile.packing}", self.pack)
 
     def pack(self, b: np.ndarray) -> np.ndarray:
         """Panels of [k][n] from (batch..., k, n), where a broadcast batch dimension has one element."""

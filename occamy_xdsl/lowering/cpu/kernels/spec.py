@@ -2,12 +2,14 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from xdsl.dialects.builtin import (
     FixedBitwidthType,
     MemRefType,
@@ -146,6 +148,15 @@ class Buffer:
         return Buffer(tuple(shape), tuple(strides), self.dtype)
 
 
+@dataclass(frozen=True)
+class Packing:
+    """How a kernel wants constant weights."""
+
+    layout: str
+    """All that the packed weights depend on besides the constant: kernels with equal layouts share them."""
+    pack: Callable[[NDArray[Any]], NDArray[Any]]
+
+
 def canonical_text(block: Block) -> str:
     """Text of a block of scalar ops that is the same for equal computations, whatever the values' names."""
     names: dict[SSAValue, int] = {}
@@ -224,13 +235,31 @@ class Kernel(ABC):
         return ()
 
     @property
+    def run_time_sizes(self) -> int:
+        """How many sizes the function takes after its buffers, each of type index."""
+        return 0
+
+    def for_any_rows(self, isa: Isa) -> "tuple[Kernel, tuple[int, ...]] | None":
+        """
+        The kernel that computes this for any number of rows of an image, and the sizes to give to it.
+
+        None where there is none that takes no longer. Its buffers show one row.
+        """
+        return None
+
+    @property
+    def packing(self) -> Packing | None:
+        """How constant weights are packed; None where the kernel reads none, or reads them as they are."""
+        return None
+
+    @property
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory, the last argument if not 0; contents are undefined before and after."""
         return 0
 
     @abstractmethod
     def build(self, isa: Isa) -> FuncOp:
-        """The function, which takes `arguments` and returns nothing."""
+        """The function, which takes `arguments` and the sizes and returns nothing."""
 
 
 NUMPY_TYPES: Mapping[str, type[np.generic]] = {

@@ -29,6 +29,11 @@ class Tile:
         """Output channels of a tile."""
         return self.vectors * self.lanes
 
+    @property
+    def packing(self) -> str:
+        """What `pack_panels` depends on."""
+        return f"{self.vectors}x{self.lanes}"
+
 
 def split(extent: int, largest: int) -> list[tuple[int, int]]:
     """`extent` cut into the fewest and most even pieces up to `largest`, as (size, count), greatest first."""
