@@ -286,6 +286,18 @@ def shared_weights() -> ModelProto:
     return n.model({"x": (1, 6, 16)}, [y, *convs])
 
 
+def superresolution() -> ModelProto:
+    """An image that is made coarse, and fine again by shuffles into space of both kinds; its features are returned."""
+    n = Net()
+    h = n.conv(n.op("SpaceToDepth", "x", blocksize=2), 12, 16)
+    features = n.op("Add", h, n.conv(h, 16, 16))
+    h = n.op("DepthToSpace", n.conv(features, 16, 64), blocksize=2, mode="CRD")
+    h = n.op("PRelu", h, n.random(16, 1, 1))
+    h = n.op("LeakyRelu", n.op("DepthToSpace", n.conv(h, 16, 32), blocksize=2, mode="DCR"), alpha=0.1)
+    small = n.op("Mul", n.conv(h, 8, 3), n.const(0.001))
+    return n.model({"x": (1, 3, 12, 20)}, [n.op("Tanh", small), features])
+
+
 NETS: dict[str, Callable[[], ModelProto]] = {
     f.__name__: f
     for f in (
@@ -304,5 +316,6 @@ NETS: dict[str, Callable[[], ModelProto]] = {
         aliases,
         overwritten,
         shared_weights,
+        superresolution,
     )
 }

@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import cast
 
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from occamy_xdsl.analysis.in_place import in_place_operands
 from occamy_xdsl.analysis.regions import captures
 from occamy_xdsl.dialects import dnn
-from occamy_xdsl.dialects.dnn.rows import RowMap, RowMaps, row_maps
+from occamy_xdsl.dialects.dnn.geometry import contiguous_strides, reshaped_strides
+from occamy_xdsl.dialects.dnn.rows import RowMap, RowMaps, row_maps, row_unit
 from occamy_xdsl.planning.stripes import Graph, RowOp, Value
 
 
@@ -54,7 +56,6 @@ class RowGraph:
                 if v in number
             ]
             reads += [(number[v], None) for v in captures(op) if v in number]
-            concat = isinstance(op, dnn.ConcatOp)
             ops.append(
                 RowOp(
                     tuple(reads),
@@ -62,13 +63,23 @@ class RowGraph:
                     work_of(op),
                     whole_bytes(op, rows_of),
                     local=maps is not None,
-                    view=isinstance(op, dnn.ShapeOp) and not concat,
-                    join=concat,
+                    view=is_view(op),
+                    join=isinstance(op, dnn.ConcatOp),
                     inplace=tuple(number[v] for v in in_place_operands(op) if v in number),
+                    unit=row_unit(op, dims[op.results[0]]) if maps is not None else 1,
                 )
             )
         graph = Graph(ops, values, [number[v] for v in outputs if v in number])
         return RowGraph(tuple(kernels), tuple(number), dims, graph)
+
+
+def is_view(op: dnn.KernelOp) -> bool:
+    """Whether the result is memory of the operand, in the order of dimensions that each has."""
+    if isinstance(op, dnn.ReshapeOp):
+        shape, order = dnn.shape_of(op.input), dnn.order_of(cast(dnn.ValueType, op.input.type))
+        strides = contiguous_strides(shape, order)
+        return reshaped_strides(shape, strides, dnn.shape_of(op.results[0])) is not None
+    return isinstance(op, dnn.ShapeOp) and not isinstance(op, dnn.ConcatOp)
 
 
 def maps_of(op: dnn.KernelOp, dims: Mapping[SSAValue, int]) -> RowMaps | None:

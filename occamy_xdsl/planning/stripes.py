@@ -56,7 +56,7 @@ class RowOp:
     `reads` pairs each operand with its row map, None where it is needed whole. `work` is in multiply-accumulates
     for all rows, `whole` are the bytes that any rows of the result need. A `view` needs no memory (a part of its
     operand), a `join` puts its operands together in place. The result may take the place of a value in `inplace`
-    that dies.
+    that dies. Rows of the result come in groups of `unit`.
     """
 
     reads: tuple[tuple[int, RowMap | None], ...]
@@ -67,6 +67,7 @@ class RowOp:
     view: bool = False
     join: bool = False
     inplace: tuple[int, ...] = ()
+    unit: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +125,16 @@ class Rows:
 
 
 def rows_of_op(
-    rows: int, wanted: Sequence[int] | None, readers: Sequence[tuple[Rows, RowMap]], halo: Halo, *, view: bool
+    op: RowOp, rows: int, wanted: Sequence[int] | None, readers: Sequence[tuple[Rows, RowMap]], halo: Halo
 ) -> Rows:
     """
-    The rows of an op whose result has `rows` rows, from those of the ops that read it.
+    The rows of `op`, whose result has `rows` rows, from those of the ops that read it.
 
     `wanted` are the rows that must be there at the end of each stripe, None where no one else wants the result. With
     halo `keep` every row is computed once (views, which cost nothing, apart).
     """
     stripes = len(wanted) if wanted is not None else len(readers[0][0].begins) if readers else 0
-    keep = halo == "keep" and not view
+    keep = halo == "keep" and not op.view
     begins, ends, needed = list[int](), [0], list[int]()
     for s in range(stripes):
         done = now = ends[-1]
@@ -145,6 +146,7 @@ def rows_of_op(
             if begin < end:
                 first, last = rows_of(begin, end)
                 low, now = min(low, first), max(now, last)
+        low, now = low // op.unit * op.unit, -(-now // op.unit) * op.unit
         needed.append(low)
         begins.append(done if keep else min(low, now))
         ends.append(now)
@@ -175,7 +177,7 @@ def unroll(
     for k in reversed(range(len(ops))):
         value = ops[k].writes[0]
         wanted = wanted_rows(rows[value], rows[outputs[-1]], ends) if value in outputs else None
-        found[k] = own = rows_of_op(rows[value], wanted, readers.get(value, []), halo, view=ops[k].view)
+        found[k] = own = rows_of_op(ops[k], rows[value], wanted, readers.get(value, []), halo)
         for operand, rows_of in ops[k].reads:
             if rows_of is not None and own.begins:
                 readers.setdefault(operand, []).append((own, rows_of))
@@ -481,7 +483,7 @@ class SegmentModel:
             for v, rows_of in graph.ops[r].reads
             if v == value and rows_of is not None
         ]
-        rows = rows_of_op(total, wanted, maps, self.halo, view=op.view)
+        rows = rows_of_op(op, total, wanted, maps, self.halo)
         place = len(self.ops) + 1
         own = _OpModel(place, rows, graph.values[value].bytes // total, [], [place] * len(self.ends), [])
         self.ops[k] = own

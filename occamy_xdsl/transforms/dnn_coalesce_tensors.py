@@ -240,14 +240,34 @@ def _is_same(a: SSAValue, b: SSAValue) -> bool:
     return root_of(a) is root_of(b) and a.type == b.type and offset_in_root(a) == offset_in_root(b)
 
 
+def only_returned(buffer: SSAValue) -> bool:
+    """Whether a buffer is read by one copy alone, into an output or into a buffer that is only returned, or a part."""
+    users = [use.operation for use in buffer.uses]
+    if any(isinstance(user, dnn.ViewOp) and not _only_filled(user.view) for user in users):
+        return False
+    reads = [user for user in users if not isinstance(user, dnn.ViewOp) and buffer not in writes(user)]
+    if len(reads) != 1 or not isinstance(read := reads[0], dnn.CopyOp) or read.keep is not None:
+        return False
+    into = root_of(read.outs[0])
+    return not isinstance(into.owner, dnn.MallocOp) or only_returned(into)
+
+
+def _only_filled(part: SSAValue) -> bool:
+    """Whether a view is written and not read."""
+    return all(part in writes(use.operation) for use in part.uses)
+
+
 def forward_source(copy: dnn.CopyOp, lives: Lives) -> None:
     """
     Replaces the buffer that a copy fills by the source of the copy.
 
-    Not where the source is written again while the copy is needed, by a loop that carries it.
+    Not where the source is written again while the copy is needed, by a loop that carries it; nor where the copy
+    becomes a part of an output later, which is the caller's: the source may die at once then.
     """
     target, source = copy.outs[0], copy.input
     if not isinstance(target.owner, dnn.MallocOp) or min(dnn.strides_of(source), default=0) < 0:
+        return
+    if target.type != source.type and only_returned(target):
         return
     again = lives.shared.get(root_of(source), set())
     if target in lives.shared or any(

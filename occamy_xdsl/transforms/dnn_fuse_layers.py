@@ -16,7 +16,7 @@ from xdsl.rewriter import Rewriter
 
 from occamy_xdsl.analysis.regions import blocks_of
 from occamy_xdsl.dialects import dnn
-from occamy_xdsl.dialects.dnn.geometry import is_channel_vector
+from occamy_xdsl.dialects.dnn.geometry import is_channel_vector, unreshaped_vector
 from occamy_xdsl.dialects.weights import Weights, dense_or_ref, numpy_dtype
 
 Array = NDArray[Any]
@@ -27,11 +27,13 @@ class DnnFuseLayersPass(ModulePass):
     """
     Fuses layers so that fewer tensors have to be kept.
 
-    Four rewrites, until none applies:
+    Five rewrites, until none applies:
 
     - an elementwise op whose only user is another elementwise op of the same shape joins it;
     - an elementwise op that uses the only result of a convolution, transposed convolution, pooling or matrix
       product becomes (part of) that op's epilogue; its other operands, such as a residual, become `extras`;
+    - an elementwise op on one tensor that reshapes and transpositions make of such an op's result moves in front
+      of them, to become its epilogue, where its constants vary along one dimension there at most;
     - multiplications and additions by constants of one value a channel at the start of a convolution's
       epilogue (batch normalisation, bias) are computed into its filter and bias;
     - constant padding by 0 of spatial dimensions alone becomes part of a convolution's own padding.
@@ -93,7 +95,7 @@ class DnnFuseLayersPass(ModulePass):
 
 def fuse_block(block: Block, *, inputs: bool) -> None:
     """
-    Applies the rewrites to one block of value form: the first four in program order until nothing changes,
+    Applies the rewrites to one block of value form: the first five in program order until nothing changes,
     then each of the others once. `inputs` is the option of the pass.
     """
     changed = True
@@ -104,7 +106,7 @@ def fuse_block(block: Block, *, inputs: bool) -> None:
                 continue
             if isinstance(op, dnn.ElementwiseOp):
                 # The producer first: a batch normalisation belongs to its own convolution, not to a sum after it.
-                changed |= fuse_into_producer(op) or fuse_into_consumer(op)
+                changed |= fuse_into_producer(op) or fuse_into_consumer(op) or hoist(op)
             elif isinstance(op, dnn.PadOp):
                 changed |= fold_padding(op)
     for op in list(block.ops):
@@ -234,6 +236,80 @@ def constant_before(op: Operation, weights: Weights, like: SSAValue | Attribute)
     constant.location = op.location
     op.parent.insert_op_before(constant, op)
     return constant.output
+
+
+def hoist(op: dnn.ElementwiseOp) -> bool:
+    """Moves `op` in front of the reshapes and transpositions that make its one tensor of a layer's result."""
+    tensors = {value for value in op.ins if constant_of(value) is None}
+    shape = dnn.shape_of(op.results[0])
+    if len(tensors) != 1 or 0 in shape:
+        return False
+    (tensor,) = tensors
+    steps, value, user = list[Rearrangement](), tensor, cast(Operation, op)
+    while single_user(value) is user and isinstance(value.owner, dnn.ReshapeOp | dnn.TransposeOp):
+        user = value.owner
+        steps.append(user)
+        value = user.input
+    if (
+        not steps
+        or single_user(value) is not user
+        or not isinstance(value.owner, dnn.FusableOp)
+        or tensor.type != op.results[0].type
+    ):
+        return False
+    constants = {
+        v: rearranged_back(constant.weights, shape, steps)
+        for v in dict.fromkeys(op.ins)
+        if (constant := constant_of(v)) is not None
+    }
+    if any(weights is None for weights in constants.values()):
+        return False
+    ins = [value if v is tensor else constant_before(user, cast(Weights, constants[v]), v) for v in op.ins]
+    block = Block(arg_types=[argument.type for argument in op.body.block.args])
+    block.add_op(dnn.YieldOp(*clone_body(op.body.block, block, block.args)))
+    moved = dnn.ElementwiseOp(ins, cast(Any, value.type), Region(block))
+    moved.location = op.location
+    moved.results[0].name_hint = op.results[0].name_hint
+    assert user.parent is not None
+    user.parent.insert_op_before(moved, user)
+    user.operands[0] = moved.results[0]
+    op.results[0].replace_all_uses_with(tensor)
+    Rewriter.erase_op(op)
+    return True
+
+
+Rearrangement: TypeAlias = dnn.ReshapeOp | dnn.TransposeOp
+
+
+def rearranged_back(weights: Weights, shape: Sequence[int], steps: Sequence[Rearrangement]) -> Weights | None:
+    """
+    What broadcasts to the operand of the last of `steps` as `weights` do to the result of the first, of `shape`.
+
+    None where that varies along more than one dimension.
+    """
+    part = (1,) * (len(shape) - len(weights.shape)) + weights.shape
+    moves: list[Callable[[Array], Array]] = [lambda array, to=part: array.reshape(to)]
+    label = "back"
+    for step in steps:
+        if isinstance(step, dnn.TransposeOp):
+            back = [dnn.ints(step.permutation).index(d) for d in range(len(part))]
+            part = tuple(part[d] for d in back)
+            moves.append(lambda array, to=back: array.transpose(to))
+            label += f"-t{'x'.join(map(str, back))}"
+        else:
+            have, source = dnn.shape_of(step.results[0]), dnn.shape_of(step.input)
+            middle, part = unreshaped_vector(part, have, source)
+            moves.append(lambda array, via=middle, to=part: np.broadcast_to(array, via).reshape(to))
+            label += f"-r{'x'.join(map(str, middle))}"
+    if sum(size != 1 for size in part) > 1:
+        return None
+
+    def move(array: Array) -> Array:
+        for one in moves:
+            array = one(array)
+        return array
+
+    return Weights.derived(label, move, weights, dtype=weights.dtype, shape=part)
 
 
 FoldsAffine: TypeAlias = dnn.ConvOp | dnn.ConvTransposeOp | dnn.MatmulOp

@@ -43,16 +43,20 @@ def random_graph(rng: np.random.Generator) -> tuple[list[RowOp], list[int], list
         twins = [v for v in range(len(rows)) if rows[v] == rows[source] and v != source]
         if twins and rng.random() < 0.4:
             reads = ((source, RowMap(rows[source])), (int(rng.choice(twins)), RowMap(rows[source])))
-            made = rows[source]
+            made, unit = rows[source], 1
+        elif rng.random() < 0.3:  # each row becomes several, all at once
+            unit = int(rng.integers(2, 4))
+            reads = ((source, RowMap(rows[source], lead=unit - 1, reach=unit, factor=unit)),)
+            made = rows[source] * unit
         else:
             kernel = int(rng.integers(1, 5))
             rows_of, made = window(
                 rows[source], kernel, int(rng.integers(1, 3)), int(rng.integers(0, kernel))
             )
-            reads = ((source, rows_of),)
+            reads, unit = ((source, rows_of),), 1
         if made < 2:
             continue
-        ops.append(RowOp(reads, (len(rows),), work=1, local=True))
+        ops.append(RowOp(reads, (len(rows),), work=1, local=True, unit=unit))
         rows.append(made)
     read = {v for op in ops for v, _ in op.reads}
     outputs = [v for op in ops for v in op.writes if v not in read or rng.random() < 0.2]
@@ -75,6 +79,7 @@ def test_every_row_is_there_when_it_is_needed(seed: int, halo: Halo):
             value = ops[piece.op].writes[0]
             # Rows below `begin` are those that the stripe before it held.
             assert set(range(piece.stored, piece.begin)) <= held.get(value, set())
+            assert piece.begin % ops[piece.op].unit == piece.end % ops[piece.op].unit == 0
             if piece.begin < piece.end:
                 for source, rows_of in ops[piece.op].reads:
                     assert rows_of is not None

@@ -82,3 +82,26 @@ func.func @used_again(%x: tensor<8xf32>) -> tensor<8xf32> {
 func.func @input_is_output(%x: tensor<8xf32>) -> tensor<8xf32> {
   func.return %x : tensor<8xf32>
 }
+
+// -----
+
+// Rows of %a that become a part of an output in another order are copied there at once, so that %a may die.
+// CHECK-LABEL: @returned_in_another_order
+// CHECK-NEXT:    [[A:%.*]] = dnn.malloc : memref<3x4xf32, strided<[1, 3]>>
+// CHECK-NEXT:    dnn.softmax input(%x : memref<3x4xf32>) outs([[A]] :
+// CHECK-NEXT:    [[R:%.*]] = dnn.view [[A]][0]
+// CHECK-NEXT:    [[P:%.*]] = dnn.view %out[0]
+// CHECK-NEXT:    dnn.copy input([[R]] : {{.*}}) outs([[P]] :
+// CHECK-NEXT:    dnn.reduce input([[A]]
+// CHECK-NEXT:    dnn.dealloc [[A]]
+// CHECK-NEXT:    [[T:%.*]] = dnn.view %out[8]
+// CHECK-NEXT:    dnn.softmax input(%x : memref<3x4xf32>) outs([[T]] :
+func.func @returned_in_another_order(%x: tensor<3x4xf32>) -> (tensor<5x4xf32>, tensor<3xf32>) {
+  %a = dnn.softmax input(%x : tensor<3x4xf32>) {axis = 1 : i64, log = false} -> tensor<3x4xf32, #dnn.order<1, 0>>
+  %r = dnn.slice input(%a : tensor<3x4xf32, #dnn.order<1, 0>>) {offsets = array<i64: 0, 0>, sizes = array<i64: 2, 4>, strides = array<i64: 1, 1>} -> tensor<2x4xf32, #dnn.order<1, 0>>
+  %c = dnn.copy input(%r : tensor<2x4xf32, #dnn.order<1, 0>>) -> tensor<2x4xf32>
+  %s = dnn.reduce input(%a : tensor<3x4xf32, #dnn.order<1, 0>>) {kind = "sum", axes = array<i64: 1>} -> tensor<3xf32>
+  %t = dnn.softmax input(%x : tensor<3x4xf32>) {axis = 0 : i64, log = false} -> tensor<3x4xf32>
+  %y = dnn.concat ins(%c, %t : tensor<2x4xf32>, tensor<3x4xf32>) {axis = 0 : i64} -> tensor<5x4xf32>
+  func.return %y, %s : tensor<5x4xf32>, tensor<3xf32>
+}

@@ -497,3 +497,59 @@ func.func @fuse(%c: tensor<i1>, %x: tensor<4x4xf32>) -> tensor<4x4xf32> {
   }
   func.return %p : tensor<4x4xf32>
 }
+
+// -----
+
+// One slope a channel after a shuffle into space is one a channel of the convolution in front of it, each four times.
+// CHECK-LABEL: func.func @shuffle_into_space
+// CHECK:         [[S:%.*]] = dnn.constant dense<{{.*}}5.000000e-01]], {{\[\[}}2.000000e+00{{.*}} : tensor<1x8x1x1xf32>
+// CHECK:         [[C:%.*]] = dnn.conv {{.*}} extras([[S]] : tensor<1x8x1x1xf32>)
+// CHECK:           arith.mulf
+// CHECK:         dnn.reshape input([[C]]
+// CHECK-NEXT:    dnn.transpose
+// CHECK-NEXT:    [[Y:%.*]] = dnn.reshape
+// CHECK-NEXT:    func.return [[Y]]
+func.func @shuffle_into_space(%x: tensor<1x2x3x3xf32>, %w: tensor<8x2x1x1xf32>) -> tensor<1x2x6x6xf32> {
+  %slope = dnn.constant dense<[[[0.5]], [[2.0]]]> : tensor<2x1x1xf32> -> tensor<2x1x1xf32>
+  %c = dnn.conv input(%x : tensor<1x2x3x3xf32>) filter(%w : tensor<8x2x1x1xf32>) {dilations = array<i64: 1, 1>, group = 1 : i64, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} -> tensor<1x8x3x3xf32>
+  %s = dnn.reshape input(%c : tensor<1x8x3x3xf32>) -> tensor<1x2x2x2x3x3xf32>
+  %t = dnn.transpose input(%s : tensor<1x2x2x2x3x3xf32>) {permutation = array<i64: 0, 1, 4, 2, 5, 3>} -> tensor<1x2x3x2x3x2xf32>
+  %j = dnn.reshape input(%t : tensor<1x2x3x2x3x2xf32>) -> tensor<1x2x6x6xf32>
+  %y = dnn.elementwise ins(%j, %slope : tensor<1x2x6x6xf32>, tensor<2x1x1xf32>) -> tensor<1x2x6x6xf32> body {
+  ^bb0(%a: f32, %b: f32):
+    %p = arith.mulf %a, %b : f32
+    dnn.yield %p : f32
+  }
+  func.return %y : tensor<1x2x6x6xf32>
+}
+
+// -----
+
+// Not where the shuffled tensor has another user, nor with a constant that varies over the image.
+// CHECK-LABEL: func.func @not_hoisted
+// CHECK:         dnn.conv
+// CHECK-NEXT:    dnn.reshape
+// CHECK-NEXT:    [[J:%.*]] = dnn.transpose
+// CHECK-NEXT:    dnn.elementwise ins([[J]] :
+// CHECK:         dnn.conv
+// CHECK-NEXT:    [[K:%.*]] = dnn.reshape
+// CHECK-NEXT:    dnn.elementwise ins([[K]], %m :
+func.func @not_hoisted(%x: tensor<1x2x3x3xf32>, %w: tensor<8x2x1x1xf32>) -> (tensor<9x8xf32>, tensor<9x8xf32>, tensor<1x8x9xf32>) {
+  %c = dnn.conv input(%x : tensor<1x2x3x3xf32>) filter(%w : tensor<8x2x1x1xf32>) {dilations = array<i64: 1, 1>, group = 1 : i64, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} -> tensor<1x8x3x3xf32>
+  %s = dnn.reshape input(%c : tensor<1x8x3x3xf32>) -> tensor<8x9xf32>
+  %j = dnn.transpose input(%s : tensor<8x9xf32>) {permutation = array<i64: 1, 0>} -> tensor<9x8xf32>
+  %y = dnn.elementwise ins(%j : tensor<9x8xf32>) -> tensor<9x8xf32> body {
+  ^bb0(%a: f32):
+    %p = arith.mulf %a, %a : f32
+    dnn.yield %p : f32
+  }
+  %m = dnn.constant dense<[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]]> : tensor<8x9xf32> -> tensor<8x9xf32>
+  %d = dnn.conv input(%x : tensor<1x2x3x3xf32>) filter(%w : tensor<8x2x1x1xf32>) {dilations = array<i64: 1, 1>, group = 1 : i64, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} -> tensor<1x8x3x3xf32>
+  %k = dnn.reshape input(%d : tensor<1x8x3x3xf32>) -> tensor<1x8x9xf32>
+  %z = dnn.elementwise ins(%k, %m : tensor<1x8x9xf32>, tensor<8x9xf32>) -> tensor<1x8x9xf32> body {
+  ^bb0(%a: f32, %b: f32):
+    %p = arith.mulf %a, %b : f32
+    dnn.yield %p : f32
+  }
+  func.return %j, %y, %z : tensor<9x8xf32>, tensor<9x8xf32>, tensor<1x8x9xf32>
+}

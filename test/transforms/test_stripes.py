@@ -7,10 +7,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from xdsl.dialects.builtin import TensorType, f32
 from xdsl.passes import PassPipeline
+from xdsl.utils.test_value import create_ssa_value
 
 from occamy_xdsl import compiler
 from occamy_xdsl.compiler import Compilation, Model, available_passes, make_context
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.dialects.dnn.rows import row_maps, row_unit
 from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.interpreters.buffer import run_buffers
@@ -31,7 +35,10 @@ CUTS = [
         for net in ("resnet", "inception", "unet", "mobilenet")
         for halo in ("keep", "recompute")
     ),
-    *((net, "keep", False) for net in ("densenet", "shufflenet", "attention", "sequences")),
+    *(
+        (net, "keep", False)
+        for net in ("densenet", "shufflenet", "attention", "sequences", "superresolution")
+    ),
     *((net, "keep", True) for net in ("densenet", "attention", "sequences")),
 ]
 
@@ -115,3 +122,34 @@ def test_pools_of_known_networks(net: str):
     goal, reached = POOLS[net]
     assert report.pool_bytes <= goal
     assert report.pool_bytes == reached
+
+
+@pytest.mark.parametrize(
+    ("have", "shape"),
+    [
+        ((2, 3, 4, 5), (2, 12, 5)),  # joined
+        ((2, 12, 5), (2, 3, 4, 5)),  # split
+        ((2, 3, 4, 5), (6, 20)),
+        ((1, 6, 1, 4), (6, 2, 2)),
+        ((4, 6), (6, 4)),
+    ],
+)
+def test_rows_of_a_reshape(have: tuple[int, ...], shape: tuple[int, ...]):
+    """The rows that a map names, reshaped, are the rows of the result, for whole groups of rows; else it has none."""
+    x = np.arange(np.prod(have)).reshape(have)
+    op = dnn.ReshapeOp(create_ssa_value(TensorType(f32, have)), shape)
+    found = 0
+    for dim in range(len(shape)):
+        maps = row_maps(op, dim)
+        if maps is None:
+            continue
+        (rows_of,) = maps
+        assert rows_of is not None
+        unit = row_unit(op, dim)
+        for begin in range(0, shape[dim], unit):
+            for end in range(begin + unit, shape[dim] + 1, unit):
+                part = x.take(range(*rows_of(begin, end)), rows_of.dim)
+                want = x.reshape(shape).take(range(begin, end), dim)
+                np.testing.assert_array_equal(part.reshape(want.shape), want)
+        found += 1
+    assert found == {(2, 12, 5): 3, (2, 3, 4, 5): 3, (6, 20): 2, (6, 2, 2): 2, (6, 4): 0}[shape]

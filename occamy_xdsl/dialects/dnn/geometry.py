@@ -7,6 +7,7 @@ MaxPool-22 and AveragePool-22 (formulas unchanged since opset 1, `ceil_mode` sin
 
 from collections.abc import Sequence
 from itertools import pairwise, zip_longest
+from math import prod
 from typing import Literal
 
 AutoPad = Literal["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]
@@ -148,3 +149,28 @@ def reshaped_strides(
         if result[dim] == 1:
             out[dim] = out[dim + 1] * result[dim + 1] if dim + 1 < len(result) else 1
     return tuple(out)
+
+
+def unreshaped_vector(
+    part: Sequence[int], shape: Sequence[int], source: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """
+    What broadcasts to `source` as a tensor of shape `part`, of the same rank, does to `shape`, a reshape of `source`.
+
+    It is the tensor, broadcast to the first of the two shapes returned, in the second one. No size may be 0.
+    """
+    middle, result = list[int](), list[int]()
+    ours, theirs = list(zip(part, shape, strict=True)), list(source)
+    while ours or theirs:
+        # The smallest run of dimensions on each side that covers the same elements.
+        run, other = ours[:1], theirs[:1]
+        del ours[:1], theirs[:1]
+        while (have := prod(size for _, size in run)) != (want := prod(other)):
+            if have < want:
+                run.append(ours.pop(0))
+            else:
+                other.append(theirs.pop(0))
+        varies = any(own != 1 for own, _ in run)
+        middle += [size if varies else 1 for _, size in run]
+        result += [size if varies else 1 for size in other]
+    return tuple(middle), tuple(result)

@@ -7,7 +7,9 @@ moves dimensions finds the rows of its operand in another dimension than those o
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
+from operator import mul
 
 import numpy as np
 from xdsl.dialects.builtin import TensorType
@@ -113,8 +115,8 @@ def row_maps(op: KernelOp, dim: int) -> RowMaps | None:
         case TransposeOp():
             return (at(ints(op.permutation)[dim]),)
         case ReshapeOp():
-            own = _same_dim(shape, dim, shape_of(op.input))
-            return None if own is None else (at(own),)
+            own = _regrouped(shape_of(op.input), shape, dim)
+            return None if own is None else (own,)
         case SliceOp():
             offset, stride = ints(op.offsets)[dim], ints(op.strides)[dim]
             size = shape_of(op.input)[dim]
@@ -149,10 +151,30 @@ def row_maps(op: KernelOp, dim: int) -> RowMaps | None:
     return tuple(maps)
 
 
-def _same_dim(shape: Sequence[int], dim: int, other: Sequence[int]) -> int | None:
-    """The dimension of `other`, a reshape of `shape`, that steps through the elements as `dim` does."""
-    outer = prod(shape[:dim])
-    return next((d for d, size in enumerate(other) if size == shape[dim] and prod(other[:d]) == outer), None)
+def _regrouped(have: Sequence[int], shape: Sequence[int], dim: int) -> RowMap | None:
+    """
+    The map of a reshape from `have` to `shape`, whose dimension `dim` is a dimension of the operand, or one
+    joined with dimensions after it, or its outer part.
+    """
+    outer, rows = prod(shape[:dim]), shape[dim]
+    for own, size in enumerate(have):
+        if size == 1 or prod(have[:own]) != outer:
+            continue
+        if size % rows == 0 and size // rows in accumulate(shape[dim + 1 :], mul, initial=1):
+            step = size // rows
+            return RowMap(size, step=step, reach=step, dim=own)
+        if rows % size == 0 and rows // size in accumulate(have[own + 1 :], mul, initial=1):
+            factor = rows // size
+            return RowMap(size, lead=factor - 1, reach=factor, factor=factor, dim=own)
+    return None
+
+
+def row_unit(op: KernelOp, dim: int) -> int:
+    """How many rows of the result, along `dim`, an op makes of a row of its operand, all or none of them."""
+    if not isinstance(op, ReshapeOp):
+        return 1
+    own = _regrouped(shape_of(op.input), shape_of(op.results[0]), dim)
+    return 1 if own is None else own.factor
 
 
 def row_dims(ops: Iterable[KernelOp], dims: Mapping[SSAValue, int]) -> dict[SSAValue, int]:
