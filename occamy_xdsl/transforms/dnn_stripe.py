@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
@@ -73,8 +72,8 @@ def stripe(ctx: Context, function: FuncOp, budget: float, *, batch: bool) -> Non
         return
     trial = function.clone()
     wrap(trial, plan, batch=batch)
-    whole = planned_liveness(ctx, function, borrow=True).max_live_bytes
-    if expanded_peak(ctx, trial) < whole:
+    whole = planned_liveness(ctx, ModuleOp([function.clone()]), borrow=True).max_live_bytes
+    if expanded_peak(ctx, ModuleOp([trial])) < whole:
         wrap(function, plan, batch=batch)
         function.attributes.setdefault(WHOLE_PEAK, IntegerAttr(whole, i64))
 
@@ -90,12 +89,10 @@ def returned(block: Block) -> Sequence[SSAValue]:
     return tuple(last.operands) if isinstance(last, ReturnOp) else ()
 
 
-def expanded_peak(ctx: Context, function: FuncOp) -> int:
-    """Most bytes live at one position once the stripes are expanded, tried on a copy."""
-    copy = ModuleOp([function.clone()])
-    DnnExpandStripesPass().apply(ctx, copy)
-    expanded = cast(FuncOp, copy.body.block.first_op)
-    return planned_liveness(ctx, expanded, borrow=True).max_live_bytes
+def expanded_peak(ctx: Context, module: ModuleOp) -> int:
+    """Most bytes live at one position once the stripes of a module of one function are expanded, which they are."""
+    DnnExpandStripesPass().apply(ctx, module)
+    return planned_liveness(ctx, module, borrow=True).max_live_bytes
 
 
 def wrap(function: FuncOp, plan: Plan, *, batch: bool) -> None:
