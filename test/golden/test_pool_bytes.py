@@ -15,7 +15,8 @@ import onnx
 import pytest
 
 from occamy_xdsl import compiler
-from occamy_xdsl.compiler import Model
+from occamy_xdsl.compiler import Compilation, Model
+from occamy_xdsl.pipelines import Options
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from nets import NETS as SMALL_NETS
@@ -155,6 +156,16 @@ def test_light_nets(name: str):
 )
 def test_light_nets_with_stripes(name: str):
     check(Model(LIGHT / f"{name}.onnx"), STRIPED_NETS[name], optimize="memory")
+
+
+@pytest.mark.slow
+def test_stripes_share_packed_weights():
+    whole, striped = (
+        Compilation(Model(LIGHT / "light_squeezenet.onnx"), Options(target=TARGET, optimize=mode)).signature()
+        for mode in ("balanced", "memory")
+    )
+    assert striped.pool_bytes < whole.pool_bytes
+    assert striped.weights_bytes == whole.weights_bytes
 
 
 def test_the_artefact_needs_what_the_report_says(tmp_path: Path):
