@@ -183,13 +183,14 @@ class Compilation:
 
         Raises MemoryLimitError where the plan exceeds a limit whatever is tried.
         """
-        while stage not in self._done:
-            name = self._run_stage(stage)
-            if name == "mem":
-                self._drop_useless_stripes()
-                self._meet_memory_limit()
-                self._check_workspace_limit()
-            self._save(name)
+        with _no_garbage_collection():
+            while stage not in self._done:
+                name = self._run_stage(stage)
+                if name == "mem":
+                    self._drop_useless_stripes()
+                    self._meet_memory_limit()
+                    self._check_workspace_limit()
+                self._save(name)
 
     def _run_stage(self, wanted: str) -> str:
         """Runs the next stage on the way to the stage `wanted`, and returns its name."""
@@ -197,11 +198,10 @@ class Compilation:
         current = self._pending.pop(0)
         # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
         passes_to_run = current.passes if current.name != "onnx" or wanted == "onnx" else ()
-        with _no_garbage_collection():
-            for text in passes_to_run:
-                PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
-                if current.name != "mlir":
-                    self._observe(text.partition("{")[0])
+        for text in passes_to_run:
+            PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
+            if current.name != "mlir":
+                self._observe(text.partition("{")[0])
         if current.name != "mlir":  # mlir-opt verifies that one, and sooner
             self.module.verify()
         self._done.append(current.name)

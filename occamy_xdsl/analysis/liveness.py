@@ -47,7 +47,7 @@ def writes(op: Operation) -> tuple[SSAValue, ...]:
         case dnn.ControlOp():
             return ()
         case dnn.KernelOp():
-            return (*op.outs, *op.group("workspace"))
+            return op.written
         case dnn.MemcpyOp():
             return (op.destination,)
         case _:
@@ -123,12 +123,12 @@ class _Sweep:
 
     def touch(self, op: Operation, live: dict[SSAValue, int]) -> None:
         """An op that uses buffers. Whole ones that it writes without reading them begin to live here."""
-        at = self.position[op]
+        at, written = self.position[op], writes(op)
         read = {root_of(value) for value in reads(op)}
-        for root in (*read, *map(root_of, writes(op))):
+        for root in (*read, *map(root_of, written)):
             live.setdefault(root, at)
             self.first[root] = at
-        for value in writes(op):
+        for value in written:
             if value not in read and not isinstance(value.owner, dnn.ViewOp):
                 self.begin(value, at, live)
 

@@ -97,7 +97,7 @@ def is_kernel(op: Operation) -> bool:
 def recompute(ctx: Context, function: FuncOp, budget: float, limit: int) -> None:
     """Repeats ops in `function` until the peak is at most `limit` bytes, or nothing lowers it."""
     work = budget * sum(work_of(op) for op in function.body.block.ops if isinstance(op, dnn.KernelOp))
-    current, peak = function, _Peak.of(planned_liveness(ctx, function, borrow=True))
+    current, peak = function, _Peak.of(planned_liveness(ctx, ModuleOp([function.clone()]), borrow=True))
     best, lowest = function, peak.bytes
     while peak.bytes > limit:
         options = list[tuple[tuple[int, int], int, int, FuncOp, _Peak]]()
@@ -108,7 +108,7 @@ def recompute(ctx: Context, function: FuncOp, budget: float, limit: int) -> None
                 continue
             trial = current.clone()
             repeat(kernels_of(trial)[index], peak.kernels)
-            reached = _Peak.of(planned_liveness(ctx, trial, borrow=True))
+            reached = _Peak.of(planned_liveness(ctx, ModuleOp([trial.clone()]), borrow=True))
             options.append((reached.rank, spent, index, trial, reached))
         if not options:
             break

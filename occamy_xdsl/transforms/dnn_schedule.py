@@ -101,21 +101,20 @@ def schedule_block(
 
 def planned_peak(ctx: Context, function: FuncOp) -> int:
     """Most bytes live at one position after memory insertion and coalescing, tried on a copy."""
-    return planned_liveness(ctx, function).max_live_bytes
+    return planned_liveness(ctx, ModuleOp([function.clone()])).max_live_bytes
 
 
-def planned_liveness(ctx: Context, function: FuncOp, *, borrow: bool = False) -> LivenessTable:
+def planned_liveness(ctx: Context, module: ModuleOp, *, borrow: bool = False) -> LivenessTable:
     """
-    When each buffer is live after memory insertion and coalescing, tried on a copy.
+    When each buffer is live after memory insertion and coalescing, which turn a module of one function into that.
 
     With `borrow`, also after buffers have moved to the memory of outputs.
     """
-    copy = ModuleOp([function.clone()])
-    DnnInsertMemoryOpsPass().apply(ctx, copy)
-    DnnCoalesceTensorsPass().apply(ctx, copy)
+    DnnInsertMemoryOpsPass().apply(ctx, module)
+    DnnCoalesceTensorsPass().apply(ctx, module)
     if borrow:
-        DnnBorrowOutputsPass().apply(ctx, copy)
-    return liveness(cast(FuncOp, copy.body.block.first_op).body.block)
+        DnnBorrowOutputsPass().apply(ctx, module)
+    return liveness(cast(FuncOp, module.body.block.first_op).body.block)
 
 
 def arrange(block: Block, nodes: Sequence[Operation]) -> None:

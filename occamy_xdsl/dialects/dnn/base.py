@@ -177,15 +177,19 @@ SEGMENT_SIZES = ("operandSegmentSizes", "resultSegmentSizes", "regionSegmentSize
 """Properties that follow from an op's operands, results and regions."""
 
 
+@lru_cache(1024)  # analyses ask for it more often than for anything else
+def _sum_of_last_two(sizes: bytes) -> int:
+    return sum(memoryview(sizes).cast("i")[-2:])
+
+
 class KernelEffects(MemoryEffect):
     """Value form: none. Buffer form: reads its operands, writes `outs` and `workspace`."""
 
     @classmethod
     def get_effects(cls, op: Operation) -> AbstractSet[EffectInstance]:
         assert isinstance(op, KernelOp)
-        written = (*op.outs, *op.group("workspace"))
-        writes = {EffectInstance(MemoryEffectKind.WRITE, value) for value in written}
-        if not written:
+        writes = {EffectInstance(MemoryEffectKind.WRITE, value) for value in op.written}
+        if not writes:
             return writes
         return writes | {EffectInstance(MemoryEffectKind.READ, value) for value in op.inputs}
 
@@ -238,8 +242,18 @@ class KernelOp(IRDLOperation):
     @property
     def inputs(self) -> tuple[SSAValue, ...]:
         """All operands that are read: everything but `outs` and `workspace`."""
-        written = len(self.outs) + (self.workspace is not None)
-        return tuple(self.operands[: len(self.operands) - written])
+        operands = tuple(self.operands)
+        return operands[: len(operands) - self._count_written()]
+
+    @property
+    def written(self) -> tuple[SSAValue, ...]:
+        """All operands that are written: `outs` and `workspace`, the last ones."""
+        operands = tuple(self.operands)
+        return operands[len(operands) - self._count_written() :]
+
+    def _count_written(self) -> int:
+        sizes = cast(DenseArrayBase[Any], self.properties["operandSegmentSizes"])
+        return _sum_of_last_two(sizes.data.data)
 
     @property
     def destinations(self) -> tuple[SSAValue, ...]:
