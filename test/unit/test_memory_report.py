@@ -62,7 +62,7 @@ def test_operand_that_is_smaller_or_read_out_of_order():
       %v = dnn.view %c[8] : memref<1x1x2x8xf32> -> memref<8xf32>
       dnn.copy input(%v : memref<8xf32>) outs(%out : memref<8xf32>)
     """) == {
-        "b": "a is smaller",
+        "b": "a is smaller (32 bytes)",
         "c": "lrn reads elements of b after it has written others",
     }
 
