@@ -413,7 +413,7 @@ class Compilation:
         )
         if pool_bytes >= best.pool_bytes:
             how = flags(best.options) or "the options given"
-            return f"hint: no plan tried needs less than that of {how}, only smaller inputs do"
+            return f"hint: {how} needs the least of all that was tried, only smaller inputs need less"
         return f"hint: {text}, {pool_bytes} bytes are {'enough' if pool_bytes <= limit else 'needed'}"
 
     def _without(self, name: str, options: Options, limit: int) -> tuple[str, int, bool]:

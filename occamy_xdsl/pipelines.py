@@ -225,7 +225,7 @@ def _more_states(options: Options) -> dict[str, int]:
 def levers(options: Options) -> list[Options]:
     """
     What to try where the plan exceeds the memory limit, the cheapest first: longer searches, stripes within growing
-    budgets, at last recomputation.
+    budgets, recomputation, at last both.
 
     What the user switched off stays off: `switched_off` lists that for advice.
     """
@@ -233,8 +233,12 @@ def levers(options: Options) -> list[Options]:
     if options.memory != "pool" or not options.reuse:
         return tries
     if options.stripe_budget is None:
-        larger = [budget for budget in STRIPE_BUDGETS if budget > options.stripes]
+        *larger, largest = [budget for budget in STRIPE_BUDGETS if budget > options.stripes]
         tries = [striped(options, budget) for budget in (options.stripes, *larger)]
+        final = striped(options, largest)
+        if options.recompute_budget < RECOMPUTE_BUDGET:
+            tries.append(replace(tries[0], recompute_budget=RECOMPUTE_BUDGET))
+        tries.append(final)
     if options.recompute_budget < RECOMPUTE_BUDGET:
         tries.append(replace(tries[-1], recompute_budget=RECOMPUTE_BUDGET))
     return tries

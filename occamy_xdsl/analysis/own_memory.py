@@ -1,5 +1,6 @@
 """Why a buffer needs memory of its own: what keeps it from taking the place of an operand of its producer."""
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 
@@ -71,10 +72,16 @@ class OwnMemory:
         """
         operands = [v for v in producer.inputs if root_of(v) is not life.buffer]
         in_pool = [v for v in operands if root_of(v) in self.ranges]
+        given = f"{self.forbidden} was given" if self.forbidden else ""
+        moves = isinstance(producer, dnn.ShapeOp | dnn.CopyOp)
+        if moves and given:
+            return given
         if not in_pool:
-            if any(isinstance(root_of(v), BlockArgument) for v in operands):
-                return "its operands belong to the caller"
-            return "its operands are constants" if operands else "it has no operands"
+            callers = [root for v in operands if isinstance(root := root_of(v), BlockArgument)]
+            if not callers:
+                return "its operands are constants" if operands else "it has no operands"
+            borrowed = {root for root in callers if any(root in writes(use.operation) for use in root.uses)}
+            return f"its operands {'are in outputs of' if borrowed else 'belong to'} the caller"
         inside = in_place_operands(producer)
         operand = max(in_pool, key=lambda v: (v in inside, dnn.byte_size(v)))
         other = self.ranges[root_of(operand)]
@@ -85,16 +92,17 @@ class OwnMemory:
                 return f"{text} is still read by {self.node(later[-1])}"
             if other.last > at:
                 return f"{text} is needed in the next iteration"
-            if self.forbidden:
-                return self.forbidden
+            if given:
+                return given
             ways = sum(root_of(v) is other.buffer for v in operands)
             return f"{kind} reads {text} in two ways" if ways > 1 else f"views of it do not fit in {text}"
         if dnn.byte_size(operand) < life.bytes:
             return f"{text} is smaller ({dnn.byte_size(operand):,} bytes)"
-        if isinstance(producer, dnn.ShapeOp | dnn.CopyOp):
-            return self.forbidden or f"no view shows {text} in this layout"
+        if moves:
+            return f"no view shows {text} in this layout"
         by_element = isinstance(producer, dnn.ElementwiseOp | dnn.SoftmaxOp | dnn.LayerNormOp)
-        if by_element or operand in producer.group("extras"):
+        single = math.prod(dnn.shape_of(destination)) == 1  # written when all has been read
+        if by_element or single or operand in producer.group("extras"):
             return f"{text} has another {_difference(operand, destination)}"
         return f"{kind} reads elements of {text} after it has written others"
 

@@ -15,10 +15,10 @@ from xdsl.dialects.builtin import (
     StringAttr,
 )
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation
 
 from occamy_xdsl.analysis.aliasing import root_of
-from occamy_xdsl.analysis.liveness import LiveRange, is_position, liveness, max_live_of_values
+from occamy_xdsl.analysis.liveness import LiveRange, is_position, liveness, max_live_of_values, writes
 from occamy_xdsl.analysis.own_memory import OwnMemory
 from occamy_xdsl.analysis.regions import ops_of
 from occamy_xdsl.analysis.row_graph import work_of
@@ -203,7 +203,8 @@ class MemoryReport:
         table = liveness(block)
         timeline = table.timeline()
         peak = timeline.index(max(timeline)) if timeline else 0
-        reasons = OwnMemory(table, _node, _buffer_name, forbidden)
+        names = {r.buffer: _name(r) for r in table.ranges}
+        reasons = OwnMemory(table, _node, names.__getitem__, forbidden)
         tensors = [
             Tensor(
                 _name(r),
@@ -220,7 +221,6 @@ class MemoryReport:
             )
             for r in table.ranges
         ]
-        names = {r.buffer: _name(r) for r in table.ranges}
         position = {op: i for i, op in enumerate(table.ops)}
         arguments = argument_names(main)
         for argument in main.body.block.args:
@@ -245,6 +245,7 @@ class MemoryReport:
         plan = cast(DictionaryAttr | None, main.attributes.get(PLAN))
         total = sum(r.bytes for r in table.ranges)
         pool = _integer(plan, "pool_bytes") if plan else _allocated(block)
+        means = WATERFALL if plan else {**WATERFALL, "dnn-insert-memory-ops": f"{memory} allocation"}
         return MemoryReport(
             model=model,
             target=target,
@@ -264,7 +265,7 @@ class MemoryReport:
             passes=list(passes),
             waterfall=[
                 PassStep("no reuse", unshared_bytes),
-                *(PassStep(WATERFALL[p.name], p.max_live_bytes) for p in passes if p.name in WATERFALL),
+                *(PassStep(means[p.name], p.max_live_bytes) for p in passes if p.name in means),
                 PassStep("packing" if plan else "heap", pool),
             ],
             order_status=_text(main.attributes.get(ORDER), "status"),
@@ -351,9 +352,15 @@ STEPS: dict[str, type[Any]] = {
 
 
 def _node(op: Operation) -> str:
-    """The ONNX node that an op came from, or the node of the control flow around it."""
+    """The ONNX node that an op came from, or that of the control flow around it; else what it does."""
     name, parent = node_name(op), op.parent_op()
-    return _node(parent) if name == op.name and isinstance(parent, dnn.ControlOp) else name
+    if name != op.name:
+        return name
+    if isinstance(parent, dnn.ControlOp):
+        return _node(parent)
+    if isinstance(op, dnn.CopyOp | dnn.MemcpyOp):
+        return f"copy to {_source_name(root_of(writes(op)[0]).name_hint)}"
+    return name
 
 
 def _source_name(hint: str | None) -> str:
@@ -364,13 +371,6 @@ def _source_name(hint: str | None) -> str:
 def _name(life: LiveRange) -> str:
     """The buffer's name; that of the node which writes it where it has none."""
     return _source_name(life.buffer.name_hint) or _node(life.users[0])
-
-
-def _buffer_name(buffer: SSAValue) -> str:
-    if name := _source_name(buffer.name_hint):
-        return name
-    writer = next((use.operation for use in buffer.uses if isinstance(use.operation, dnn.KernelOp)), None)
-    return f"a buffer of {_node(writer)}" if writer is not None else "an unnamed buffer"
 
 
 def _integer(values: DictionaryAttr, key: str) -> int:
