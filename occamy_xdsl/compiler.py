@@ -226,7 +226,8 @@ class Compilation:
                 PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
                 if current.name != "mlir":
                     self._observe(text.partition("{")[0])
-        if current.name != "mlir":  # mlir-opt verifies that one, and sooner
+        # Of those on the way, the last one before lowering is enough; mlir-opt verifies what is lowered, and sooner.
+        if current.name == "mem" or (current.name == wanted and wanted != "mlir"):
             self.module.verify()
         self._done.append(current.name)
         if current.name == "mem":
@@ -412,8 +413,8 @@ class Compilation:
             default=("", best.pool_bytes, False),
         )
         if pool_bytes >= best.pool_bytes:
-            how = flags(best.options) or "the options given"
-            return f"hint: {how} needs the least of all that was tried, only smaller inputs need less"
+            how = f"{flags(best.options)} needs" if flags(best.options) else "these options need"
+            return f"hint: {how} the least of all that was tried, only smaller inputs need less"
         return f"hint: {text}, {pool_bytes} bytes are {'enough' if pool_bytes <= limit else 'needed'}"
 
     def _without(self, name: str, options: Options, limit: int) -> tuple[str, int, bool]:

@@ -46,6 +46,7 @@ class Tensor:
     node: str
     """The node that writes it first."""
     bytes: int
+    """Its size."""
     offset: int | None
     """Place in the pool, in bytes; null for what lies outside it."""
     first: int
@@ -73,7 +74,9 @@ class PassStep:
     """Most bytes live at one position after a step."""
 
     name: str
+    """The pass, or the means of lowering the peak."""
     max_live_bytes: int
+    """Most bytes live at one position after it; after the last step of the waterfall, the pool."""
     extra_percent: float = 0.0
     """Arithmetic that the step costs, in percent of what the model needs."""
 
@@ -85,13 +88,17 @@ class BudgetStep:
     options: str
     """What to give on the command line."""
     stripe_budget: float
-    """The budget in percent."""
+    """The budget in percent, which bounds arithmetic, copies and calls together."""
     pool_bytes: int
+    """`pool_bytes` with these options."""
     arithmetic: int
+    """`arithmetic` with these options."""
     extra_percent: float
-    """Arithmetic done twice, in percent of what the model needs."""
+    """Arithmetic beyond that of the first item, in percent."""
     calls: int
+    """`calls` with these options."""
     weights_read_bytes: int
+    """`weights_read_bytes` with these options."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,7 @@ class ModeStep:
     """One way to find memory for the tensors of the same model."""
 
     name: str
+    """`eager`, `lazy`, `liveness`, `original's pool` or `pool`."""
     what: str
     """How it works, in a few words."""
     bytes: int

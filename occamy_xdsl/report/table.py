@@ -107,15 +107,16 @@ def _totals(report: MemoryReport) -> RenderableType:
 def _waterfall(report: MemoryReport) -> RenderableType:
     """Bytes after each means of lowering the peak; after each pass in reports that lack them."""
     steps = report.waterfall or report.passes
-    table = _table("means" if report.waterfall else "pass", "bytes", "change", "arithmetic", last=[""])
+    costs = ["arithmetic"] if any(step.extra_percent for step in steps) else []
+    table = _table("means" if report.waterfall else "pass", "bytes", "change", *costs, last=[""])
     most = max((step.max_live_bytes for step in steps), default=0)
     previous: int | None = None
     for step in steps:
         size = step.max_live_bytes
         change = "" if previous in (None, size) else f"{size - previous:+,}"
         bar = "█" * max(1, round(30 * size / most)) if most else ""
-        extra = f"{step.extra_percent:+.2f} %" if step.extra_percent else ""
-        table.add_row(step.name, f"{size:,}", change, extra, Text(bar, style="cyan"))
+        cost = [f"{step.extra_percent:+.2f} %" if step.extra_percent else ""] if costs else []
+        table.add_row(step.name, f"{size:,}", change, *cost, Text(bar, style="cyan"))
         previous = size
     return table
 
