@@ -367,7 +367,10 @@ def _node(op: Operation) -> str:
     if isinstance(parent, dnn.ControlOp):
         return _node(parent)
     if isinstance(op, dnn.CopyOp | dnn.MemcpyOp):
-        return f"copy to {_source_name(root_of(writes(op)[0]).name_hint)}"
+        target = root_of(writes(op)[0])
+        if isinstance(target, BlockArgument) and isinstance(main := target.owner.parent_op(), FuncOp):
+            return f"copy to {argument_names(main)[target.index]}"
+        return f"copy to {_source_name(target.name_hint)}".strip()
     return name
 
 

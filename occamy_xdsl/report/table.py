@@ -77,8 +77,9 @@ def _table(first: str, *numbers: str, last: Sequence[str] = ()) -> Table:
 def _totals(report: MemoryReport) -> RenderableType:
     above = report.pool_bytes - report.max_live_bytes
     over = f"{above / report.max_live_bytes:.1%} above max-live" if report.max_live_bytes else ""
-    if over and report.memory == "pool" and report.pool_bytes == report.lower_bound:
-        over += ", proven smallest for this order"
+    if over and report.memory == "pool":
+        is_proven = report.pool_bytes == report.lower_bound
+        over += ", proven smallest for this order" if is_proven else f", bound {report.lower_bound:,}"
     saved = f"{report.sum_bytes / report.pool_bytes:.1f} times the pool" if report.pool_bytes else ""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
