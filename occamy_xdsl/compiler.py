@@ -401,32 +401,28 @@ class Compilation:
     def _advice(self, best: "Compilation", limit: int) -> str:
         """
         The change that makes the model fit, or else helps most, in one sentence: without an option that keeps the
-        pool large, or with smaller inputs. `best` is the smallest plan found without changing either.
+        pool large, and only then with levers or with smaller inputs. `best` is the smallest plan found.
         """
-        found = [self._without(name, options, limit) for name, options in switched_off(self.options)]
-        if not any(pool_bytes <= limit for _, pool_bytes, _ in found):
+        plans = [(name, options, self._planned(options)) for name, options in switched_off(self.options)]
+        found = [(f"without {name}", plan.pool_bytes) for name, _, plan in plans]
+        if not any(pool_bytes <= limit for _, pool_bytes in found):
+            levered = [(name, plan, self._within(limit, options, plan)) for name, options, plan in plans]
+            found += [
+                (f"without {name} and with {flags(other.options)}", other.pool_bytes)
+                for name, plan, other in levered
+                if other is not plan
+            ]
+        if not any(pool_bytes <= limit for _, pool_bytes in found):
             found += self._smaller_inputs(best.options, limit, best.pool_bytes)
-        # Of those that fit the one without extra work, else the smallest.
-        text, pool_bytes, _ = min(
-            found,
-            key=lambda change: (change[1] > limit, change[2] and change[1] <= limit, change[1]),
-            default=("", best.pool_bytes, False),
-        )
+        text, pool_bytes = min(found, key=lambda change: change[1], default=("", best.pool_bytes))
         if pool_bytes >= best.pool_bytes:
             how = f"{flags(best.options)} needs" if flags(best.options) else "these options need"
             return f"hint: {how} the least of all that was tried, only smaller inputs need less"
         return f"hint: {text}, {pool_bytes} bytes are {'enough' if pool_bytes <= limit else 'needed'}"
 
-    def _without(self, name: str, options: Options, limit: int) -> tuple[str, int, bool]:
-        """Advice to leave an option out, the pool without it, and whether that takes extra work."""
-        plan = self._planned(options)
-        best = plan if plan.pool_bytes <= limit else self._within(limit, options, plan)
-        how = "" if best is plan else f" and with {flags(best.options)}"
-        return f"without {name}{how}", best.pool_bytes, best is not plan
-
-    def _smaller_inputs(self, options: Options, limit: int, needed: int) -> list[tuple[str, int, bool]]:
+    def _smaller_inputs(self, options: Options, limit: int, needed: int) -> list[tuple[str, int]]:
         """For each size of the inputs that the caller chose: the largest one tried that fits, or else 1."""
-        found = list[tuple[str, int, bool]]()
+        found = list[tuple[str, int]]()
         for size, resize in _resizings(self.model):
             count = size
             while count > 1:
@@ -437,7 +433,7 @@ class Compilation:
                 except OccamyError:
                     break  # the model does not work with that size
                 if pool_bytes <= limit or count == 1:
-                    found.append((f"with {text}", pool_bytes, False))
+                    found.append((f"with {text}", pool_bytes))
                     break
         return found
 
