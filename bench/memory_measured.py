@@ -29,24 +29,15 @@ import numpy as np
 import onnx
 import onnx_nets
 from measure import measure
-from xdsl.passes import PassPipeline
 
-from occamy_xdsl.compiler import Compilation, Model, available_passes, compile_to_memory, make_context
-from occamy_xdsl.dialects import dnn
-from occamy_xdsl.dialects.signature import function_named
+from occamy_xdsl.compiler import Compilation, Model, compile_to_memory
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options
 from occamy_xdsl.runtime.bind import random_tensor
-from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("OCCAMY_SHARED", ROOT.parent / "shared"))
 PAPER = ("alexnet", "mobilenetv2", "resnet50", "srgan_occamy", "ssd_resnet50_occamy", "yolov1_occamy")
-ORIGINAL = (
-    "onnx-infer-shapes,convert-onnx-to-dnn,dnn-fuse-layers,dce,dnn-insert-memory-ops{mode=liveness},"
-    "dnn-convert-to-pool{planner=occamy}"
-)
-"""The original's algorithm: layer fusion, liveness, first-fit pool; nothing in place, the model's order."""
 
 
 @dataclass
@@ -102,26 +93,23 @@ class Row:
 
 def plan(path: Path) -> Row:
     """The planned columns."""
-    model = Model(path)
+    compilation = Compilation(Model(path), Options())
     start = time.monotonic()
-    report = Compilation(model, Options()).report()
+    compilation.report()
     seconds = time.monotonic() - start
-    eager, lazy = (Compilation(model, Options(memory=mode)) for mode in ("eager", "lazy"))
-    module = model.import_module()
-    PassPipeline.parse_spec(available_passes(), ORIGINAL).apply(make_context(), module)
-    steps = {step.name: step.max_live_bytes for step in report.passes}
-    lazy.run_to("mem")
+    report = compilation.report(compare=True)
+    modes = {mode.name: mode for mode in report.modes}
     return Row(
         path.stem,
         report.weights_bytes,
         report.io_bytes,
-        eager.report().pool_bytes,
-        lazy.report().pool_bytes,
-        steps["dnn-insert-memory-ops"],
-        function_named(module).attributes[PLAN].data["pool_bytes"].value.data,
+        modes["eager"].bytes,
+        modes["lazy"].bytes,
+        modes["liveness"].bytes,
+        modes["original's pool"].bytes,
         report.pool_bytes,
         report.max_live_bytes,
-        sum(isinstance(op, dnn.MallocOp) for op in lazy.module.walk()),
+        modes["lazy"].allocations,
         seconds,
     )
 

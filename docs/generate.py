@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from xdsl.irdl import OptionalDef, VariadicDef
-from xdsl.passes import ModulePass
 
 from occamy_xdsl.dialects.dnn import ControlOp, Dnn, KernelOp
 from occamy_xdsl.dialects.dnn.compute import FusableOp, WindowOp
 from occamy_xdsl.dialects.dnn.shape import ShapeOp
 from occamy_xdsl.operators import all_operators
 from occamy_xdsl.pipelines import Options, get_all_passes, stages
+from occamy_xdsl.report.memory import BudgetStep, MemoryReport, ModeStep, PassStep, Tensor
 from occamy_xdsl.tools.commands.ops import versions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -131,8 +131,8 @@ def anchor(heading: str) -> str:
 # --- passes, pipelines, operators -------------------------------------------------------------------------
 
 
-def field_notes(cls: type[ModulePass]) -> dict[str, str]:
-    """The docstring that follows each field of a pass, by field."""
+def field_notes(cls: type[Any]) -> dict[str, str]:
+    """The docstring that follows each field of a dataclass, by field."""
     notes = re.findall(
         r'^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(cls), re.MULTILINE | re.DOTALL
     )
@@ -218,7 +218,24 @@ def memory_table() -> str:
     return head + "\n".join(rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"memory": memory_table}
+def report_tables() -> str:
+    """The keys of a memory report as JSON, and those of the items in its lists."""
+    parts = [inspect.cleandoc(MemoryReport.__doc__ or "").partition("\n\n")[2]]
+    for cls, keys in (
+        (MemoryReport, ""),
+        (Tensor, "`tensors`"),
+        (PassStep, "`passes` and `waterfall`"),
+        (BudgetStep, "`budgets`"),
+        (ModeStep, "`modes`"),
+    ):
+        notes = field_notes(cls)
+        rows = [f"| `{field.name}` | {notes[field.name].rstrip('.')} |" for field in dataclasses.fields(cls)]
+        head = f"Each item of {keys}:" if keys else "The report:"
+        parts.append(head + "\n\n| key | what |\n|---|---|\n" + "\n".join(rows))
+    return "\n\n".join(parts)
+
+
+TABLES: dict[str, Callable[[], str]] = {"memory": memory_table, "report": report_tables}
 
 
 def run(command: str, folder: Path) -> str:

@@ -32,11 +32,11 @@ from xdsl.utils.hints import isa
 
 from occamy_xdsl.analysis.liveness import sum_of_values
 from occamy_xdsl.dialects import get_all_dialects
-from occamy_xdsl.dialects.dnn import ConvOp, element_type_of, shape_of
+from occamy_xdsl.dialects.dnn import ConvOp, MallocOp, element_type_of, shape_of
 from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named, input_names, result_names
 from occamy_xdsl.dialects.weights import WeightsRefAttr, numpy_dtype, to_array
-from occamy_xdsl.errors import MemoryLimitError, UsageError
+from occamy_xdsl.errors import MemoryLimitError, OccamyError, UsageError
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
@@ -49,12 +49,24 @@ from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
 from occamy_xdsl.lowering.cuda.select import ALIGNMENT, problem_of
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
-from occamy_xdsl.pipelines import Options, get_all_passes, levers, stages, switched_off
-from occamy_xdsl.report.memory import MemoryReport, PassStep, live_bytes
+from occamy_xdsl.pipelines import (
+    ORIGINAL,
+    STRIPE_BUDGETS,
+    Options,
+    flags,
+    get_all_passes,
+    in_mode,
+    levers,
+    stages,
+    striped,
+    switched_off,
+    without_extra_work,
+)
+from occamy_xdsl.report.memory import BudgetStep, MemoryReport, ModeStep, PassStep, live_bytes
 from occamy_xdsl.runtime.cuda import CudaModel
 from occamy_xdsl.runtime.executable import Executable, LoadedModel
 from occamy_xdsl.runtime.jit import JitModel
-from occamy_xdsl.transforms.dnn_stripe import WHOLE_PEAK
+from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
 from occamy_xdsl.version import VERSION
 
 SILENT = (
@@ -127,14 +139,17 @@ class Model:
         """A new module in the onnx dialect. Raises what `import_model` raises."""
         return import_model(self.source, self.shapes, self.dims)
 
-    def memory_report(self, target: str = "cpu", **options: Any) -> MemoryReport:
+    def memory_report(
+        self, target: str = "cpu", *, budgets: bool = False, compare: bool = False, **options: Any
+    ) -> MemoryReport:
         """
         What the model will need, without generating code or reading weights.
 
-        `options` are those of `occamy_xdsl.compile`. Raises UnsupportedModelError.
+        With `budgets`, also what it would need in stripes; with `compare`, what other ways of allocating would need:
+        that takes several plans. `options` are those of `occamy_xdsl.compile`. Raises UnsupportedModelError.
         """
         compilation = Compilation(self, Options(target=target, **options))
-        return compilation.report()
+        return compilation.report(budgets=budgets, compare=compare)
 
 
 def load(
@@ -156,10 +171,18 @@ def load(
 class Compilation:
     """One run of the pipeline. Stages run when their result is first asked for, each once."""
 
-    def __init__(self, model: Model, options: Options, save_temps: Path | None = None):
+    def __init__(
+        self,
+        model: Model,
+        options: Options,
+        save_temps: Path | None = None,
+        note: Callable[[str], None] = lambda text: None,
+    ):
+        """`note` is told in one line what meeting a memory limit costs."""
         self.model = model
         self.options = options
         self.save_temps = save_temps
+        self.note = note
         self.context = make_context()
         self.module = model.import_module()
         self.steps = list[PassStep]()
@@ -167,6 +190,8 @@ class Compilation:
         self._signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] | None = None
         self._report: MemoryReport | None = None
         self._done = list[str]()
+        self._plans: dict[tuple[str, tuple[str, ...]], Compilation] = {}
+        """Other plans for the model, by the program before memory planning and the passes after it."""
         self._unshared_bytes = 0
         self._save("import")
 
@@ -183,14 +208,12 @@ class Compilation:
 
         Raises MemoryLimitError where the plan exceeds a limit whatever is tried.
         """
-        with _no_garbage_collection():
-            while stage not in self._done:
-                name = self._run_stage(stage)
-                if name == "mem":
-                    self._drop_useless_stripes()
-                    self._meet_memory_limit()
-                    self._check_workspace_limit()
-                self._save(name)
+        while stage not in self._done:
+            name = self._run_stage(stage)
+            if name == "mem":
+                self._choose_plan()
+                self._check_workspace_limit()
+            self._save(name)
 
     def _run_stage(self, wanted: str) -> str:
         """Runs the next stage on the way to the stage `wanted`, and returns its name."""
@@ -198,11 +221,13 @@ class Compilation:
         current = self._pending.pop(0)
         # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
         passes_to_run = current.passes if current.name != "onnx" or wanted == "onnx" else ()
-        for text in passes_to_run:
-            PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
-            if current.name != "mlir":
-                self._observe(text.partition("{")[0])
-        if current.name != "mlir":  # mlir-opt verifies that one, and sooner
+        with _no_garbage_collection():
+            for text in passes_to_run:
+                PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
+                if current.name != "mlir":
+                    self._observe(text.partition("{")[0])
+        # Of those on the way, the last one before lowering is enough; mlir-opt verifies what is lowered, and sooner.
+        if current.name == "mem" or (current.name == wanted and wanted != "mlir"):
             self.module.verify()
         self._done.append(current.name)
         if current.name == "mem":
@@ -221,11 +246,19 @@ class Compilation:
         if name not in SILENT:
             self.steps.append(PassStep(name, live_bytes(self.module)))
 
-    def report(self) -> MemoryReport:
-        """The memory report, from the plan alone."""
+    def report(self, *, budgets: bool = False, compare: bool = False) -> MemoryReport:
+        """
+        The memory report, from the plan alone.
+
+        With `budgets`, also what the model would need in stripes; with `compare`, with other ways of allocating.
+        """
         self.run_to("mem")
         assert self._report is not None
-        return self._report
+        return replace(
+            self._report,
+            budgets=self._budget_curve() if budgets else [],
+            modes=self._memory_modes() if compare else [],
+        )
 
     def _make_report(self) -> MemoryReport:
         return MemoryReport.of(
@@ -237,65 +270,172 @@ class Compilation:
             passes=self.steps,
             streams_weights=self.options.stream_weights,
             unshared_bytes=self._unshared_bytes,
+            forbidden=_forbidden(self.options),
         )
 
-    def _planned(self, options: Options) -> "Compilation":
-        """The same model after planning with other options, whether or not within the limits."""
-        other = Compilation(self.model, options)
-        while "mem" not in other._done:
+    def _planned(self, options: Options, model: Model | None = None) -> "Compilation":
+        """The model after planning with other options, whether or not within the limits; each plan is made once."""
+        other = Compilation(model or self.model, options)
+        while "dnn" not in other._done:
             other._run_stage("mem")
-        return other
-
-    def _drop_useless_stripes(self) -> None:
-        """Continues without stripes that nobody asked for and that do not lower the pool, as workspaces may grow."""
-        if not self.options.stripes or self.options.stripe_budget is not None:
-            return
-        peak = function_named(self.module).attributes.get(WHOLE_PEAK)
-        if peak is not None and self.pool_bytes >= cast(IntegerAttr[Any], peak).value.data:
-            whole = self._planned(replace(self.options, stripe_budget=0.0))
-            if whole.pool_bytes <= self.pool_bytes:
-                self._adopt(whole)
+        key = text_of(other.module), tuple(stage.pipeline for stage in other._pending)
+        if key not in self._plans:
+            other._run_stage("mem")
+            self._plans[key] = other
+        return self._plans[key]
 
     def _adopt(self, other: "Compilation") -> None:
         """Continues with the plan of another compilation of the model."""
-        self.module, self.steps, self._report = other.module, other.steps, other._report
-        self._pending, self._signature = other._pending, other._signature
+        self.options, self.module, self.steps = other.options, other.module, other.steps
+        self._pending, self._signature, self._report = other._pending, other._signature, other._report
 
-    def _meet_memory_limit(self) -> None:
-        """Continues with the first of the plans that `levers` gives which is within the limit."""
-        limit, best = self.options.memory_limit, self
-        if limit is None:
-            return
-        for options in levers(self.options):
-            if best.report().pool_bytes <= limit:
-                break
-            if options != self.options and (other := self._planned(options)).pool_bytes < best.pool_bytes:
-                best = other
-        if best.pool_bytes > limit:
-            report = best.report()
-            raise MemoryLimitError(
-                report.pool_bytes,
-                limit,
-                report.peak_node,
-                [(t.name, t.bytes) for t in report.live_at_peak()[:5]],
-                self._advice(report, limit),
-            )
+    def _choose_plan(self) -> None:
+        """
+        Continues with the plan without extra work where it needs no more, or with the first that `levers` gives
+        which is within the limit. Raises MemoryLimitError.
+        """
+        limit, plain = self.options.memory_limit, without_extra_work(self.options)
+        cheap = self if plain == self.options else self._planned(plain)
+        best = cheap if cheap.pool_bytes <= self.pool_bytes else self
+        levered = limit is not None and best.pool_bytes > limit
+        if limit is not None and levered:
+            best = self._within(limit, self.options, best)
+            if best.pool_bytes > limit:
+                raise self._refusal(limit, best)
+        report, base = best.report(), cheap.report()
+        if best is not cheap:
+            report = replace(report, waterfall=_with_extra_work(best.options, report, base))
         if best is not self:
-            self.options = best.options
             self._adopt(best)
+        if levered:
+            report = replace(report, limit_options=flags(best.options))
+            self.note(
+                f"memory limit of {limit} bytes met with {report.limit_options}: {report.pool_bytes} bytes instead "
+                f"of {base.pool_bytes}, {_extra_percent(report, base):g} % more arithmetic, {report.calls} kernel "
+                f"calls instead of {base.calls}"
+            )
+        self._report = report
+        self._plans.clear()
+
+    def _within(self, limit: int, options: Options, best: "Compilation") -> "Compilation":
+        """The first plan of those of `levers` whose pool is at most `limit` bytes, or the one with the smallest."""
+        for lever in levers(options):
+            other = self._planned(lever)
+            if other.pool_bytes < best.pool_bytes:
+                best = other
+            if best.pool_bytes <= limit:
+                break
+        return best
+
+    def _refusal(self, limit: int, best: "Compilation") -> MemoryLimitError:
+        """What is wrong with `best`, the smallest plan found, and what would help most."""
+        report = best.report()
+        return MemoryLimitError(
+            report.pool_bytes,
+            limit,
+            report.peak_node,
+            [(t.name, t.bytes) for t in report.live_at_peak()[:5]],
+            self._advice(best, limit),
+        )
+
+    def _budget_curve(self) -> list[BudgetStep]:
+        """The plan without extra work, and those with stripes within growing budgets."""
+        base = replace(self.options, memory_limit=None)
+        if base.memory != "pool" or not base.reuse:
+            return []
+        cheap = self._planned(without_extra_work(base))
+        steps = list[BudgetStep]()
+        for budget in (0.0, *STRIPE_BUDGETS):
+            best = cheap
+            if budget:
+                other = self._planned(striped(without_extra_work(base), budget))
+                best = other if other.pool_bytes < cheap.pool_bytes else cheap
+            report = best.report()
+            steps.append(
+                BudgetStep(
+                    options=flags(striped(base, budget)) if budget else "--stripe-budget 0%",
+                    stripe_budget=budget,
+                    pool_bytes=report.pool_bytes,
+                    arithmetic=report.arithmetic,
+                    extra_percent=_extra_percent(report, cheap.report()),
+                    calls=report.calls,
+                    weights_read_bytes=report.weights_read_bytes,
+                )
+            )
+        return steps
+
+    def _memory_modes(self) -> list[ModeStep]:
+        """The ways to find memory that the paper compares, with nothing that costs arithmetic."""
+        plans = {mode: self._planned(in_mode(self.options, mode)) for mode in ("eager", "lazy", "pool")}
+        reports = {mode: plan.report() for mode, plan in plans.items()}
+        heap_calls = {
+            mode: sum(isinstance(op, MallocOp) for op in plan.module.walk()) for mode, plan in plans.items()
+        }
+        inserted = {step.name: step.max_live_bytes for step in reports["pool"].passes}
+        module = self.model.import_module()
+        PassPipeline.parse_spec(available_passes(), ORIGINAL).apply(self.context, module)
+        original = cast(DictionaryAttr, function_named(module).attributes[PLAN]).data["pool_bytes"]
+        return [
+            ModeStep("eager", "all buffers up front", reports["eager"].pool_bytes, heap_calls["eager"]),
+            ModeStep("lazy", "buffers around each use", reports["lazy"].pool_bytes, heap_calls["lazy"]),
+            ModeStep(
+                "liveness",
+                "buffers from first to last use",
+                inserted["dnn-insert-memory-ops"],
+                heap_calls["eager"],
+            ),
+            ModeStep(
+                "original's pool",
+                "first fit, nothing in place",
+                cast(IntegerAttr[Any], original).value.data,
+                0,
+            ),
+            ModeStep("pool", "this compiler's plan", reports["pool"].pool_bytes, 0),
+        ]
 
     @property
     def pool_bytes(self) -> int:
         """Bytes of the planned pool."""
         return self.report().pool_bytes
 
-    def _advice(self, report: MemoryReport, limit: int) -> str:
-        """What the pool would be without each option that keeps it large; the best of them in one sentence."""
-        others = [(flags, self._planned(options).pool_bytes) for flags, options in switched_off(self.options)]
-        flags, size = min(others, key=lambda other: other[1], default=("", report.pool_bytes))
-        if size >= report.pool_bytes:
-            return report.advice()
-        return f"hint: without {flags}, {size} bytes are {'enough' if size <= limit else 'needed'}"
+    def _advice(self, best: "Compilation", limit: int) -> str:
+        """
+        The change that makes the model fit, or else helps most, in one sentence: without an option that keeps the
+        pool large, and only then with levers or with smaller inputs. `best` is the smallest plan found.
+        """
+        plans = [(name, options, self._planned(options)) for name, options in switched_off(self.options)]
+        found = [(f"without {name}", plan.pool_bytes) for name, _, plan in plans]
+        if not any(pool_bytes <= limit for _, pool_bytes in found):
+            levered = [(name, plan, self._within(limit, options, plan)) for name, options, plan in plans]
+            found += [
+                (f"without {name} and with {flags(other.options)}", other.pool_bytes)
+                for name, plan, other in levered
+                if other is not plan
+            ]
+        if not any(pool_bytes <= limit for _, pool_bytes in found):
+            found += self._smaller_inputs(best.options, limit, best.pool_bytes)
+        text, pool_bytes = min(found, key=lambda change: change[1], default=("", best.pool_bytes))
+        if pool_bytes >= best.pool_bytes:
+            how = f"{flags(best.options)} needs" if flags(best.options) else "these options need"
+            return f"hint: {how} the least of all that was tried, only smaller inputs need less"
+        return f"hint: {text}, {pool_bytes} bytes are {'enough' if pool_bytes <= limit else 'needed'}"
+
+    def _smaller_inputs(self, options: Options, limit: int, needed: int) -> list[tuple[str, int]]:
+        """For each size of the inputs that the caller chose: the largest one tried that fits, or else 1."""
+        found = list[tuple[str, int]]()
+        for size, resize in _resizings(self.model):
+            count = size
+            while count > 1:
+                count = max(1, min(count // 2, size * limit // needed))
+                text, model = resize(count)
+                try:
+                    pool_bytes = self._planned(options, model).pool_bytes
+                except OccamyError:
+                    break  # the model does not work with that size
+                if pool_bytes <= limit or count == 1:
+                    found.append((f"with {text}", pool_bytes))
+                    break
+        return found
 
     def _check_workspace_limit(self) -> None:
         report, limit = self.report(), self.options.workspace_limit
@@ -398,6 +538,47 @@ class Compilation:
             streams_weights=self.options.stream_weights,
             allocates=self.options.allocates,
         )
+
+
+def _forbidden(options: Options) -> str:
+    """The option that keeps buffers from sharing memory, as the command line spells it."""
+    if options.memory != "pool":
+        return f"--memory {options.memory}"
+    if not options.reuse:
+        return "--no-reuse"
+    return "" if options.in_place else "--no-inplace"
+
+
+def _extra_percent(report: MemoryReport, base: MemoryReport) -> float:
+    """Arithmetic beyond that of another report, in percent."""
+    return round(100 * (report.arithmetic - base.arithmetic) / base.arithmetic, 2) if base.arithmetic else 0.0
+
+
+def _with_extra_work(options: Options, report: MemoryReport, base: MemoryReport) -> list[PassStep]:
+    """The waterfall of a plan with stripes or recomputation: that of the plan without, and what they change."""
+    names = {"stripes": options.stripes, "recomputation": options.recompute_budget}
+    name = ", ".join(name for name, budget in names.items() if budget) or "longer search"
+    extra = PassStep(name, report.max_live_bytes, _extra_percent(report, base))
+    return [*base.waterfall[:-1], extra, PassStep("packing", report.pool_bytes)]
+
+
+def _resizings(model: Model) -> list[tuple[int, Callable[[int], tuple[str, Model]]]]:
+    """
+    Sizes of the inputs that the caller chose: symbolic dimensions, and the batch in whole shapes. For each a function
+    from a smaller size to the options that say it, and the model with it.
+    """
+
+    def dimension(name: str) -> Callable[[int], tuple[str, Model]]:
+        return lambda size: (f"--dim {name}={size}", replace(model, dims={**model.dims, name: size}))
+
+    def batch(size: int) -> tuple[str, Model]:
+        shapes = {name: (size, *shape[1:]) for name, shape in model.shapes.items()}
+        text = " ".join(f"--shape {name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+        return text, replace(model, shapes=shapes)
+
+    found = [(size, dimension(name)) for name, size in model.dims.items()]
+    leading = {shape[0] if shape else 0 for shape in model.shapes.values()}
+    return found + ([(leading.pop(), batch)] if len(leading) == 1 else [])
 
 
 def _part(module: ModuleOp, *, kernels: bool) -> ModuleOp:

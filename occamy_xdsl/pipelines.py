@@ -84,7 +84,7 @@ class Options:
     stripe_budget: float | None = None
     """Extra multiply-accumulates, in percent, that running in stripes of rows may cost; 0 turns stripes off.
     None: 5 for `optimize="memory"`, else 0."""
-    recompute_budget: float = 0
+    recompute_budget: float = 0.0
     """Arithmetic, in percent, that may be done twice so that values need not be kept over the peak."""
     memory_limit: int | None = None
     """Bytes that the pool may have at most."""
@@ -230,16 +230,56 @@ def _more_states(options: Options) -> dict[str, int]:
 
 def levers(options: Options) -> list[Options]:
     """
-    What to try where the plan exceeds the memory limit, the cheapest first.
+    What to try where the plan exceeds the memory limit, the cheapest first: longer searches, stripes within growing
+    budgets, recomputation, at last both.
 
     What the user switched off stays off: `switched_off` lists that for advice.
     """
     tries = [replace(options, optimize="memory")]
-    if options.stripe_budget is None and tries[0].stripes:
-        tries.append(replace(tries[0], stripe_budget=LAST_STRIPE_BUDGET))
-    if options.memory == "pool" and options.reuse:
+    if options.memory != "pool" or not options.reuse:
+        return tries
+    if options.stripe_budget is None:
+        *larger, largest = [budget for budget in STRIPE_BUDGETS if budget > options.stripes]
+        tries = [striped(options, budget) for budget in (options.stripes, *larger)]
+        final = striped(options, largest)
+        if options.recompute_budget < RECOMPUTE_BUDGET:
+            tries.append(replace(tries[0], recompute_budget=RECOMPUTE_BUDGET))
+        tries.append(final)
+    if options.recompute_budget < RECOMPUTE_BUDGET:
         tries.append(replace(tries[-1], recompute_budget=RECOMPUTE_BUDGET))
     return tries
+
+
+def striped(options: Options, budget: float) -> Options:
+    """`options` with stripes within a budget in percent."""
+    return replace(options, optimize="memory", stripe_budget=budget)
+
+
+def without_extra_work(options: Options) -> Options:
+    """`options` without stripes and recomputation."""
+    return replace(
+        options, stripe_budget=0.0 if options.stripes else options.stripe_budget, recompute_budget=0.0
+    )
+
+
+def in_mode(options: Options, memory: Memory) -> Options:
+    """`options` with another way to find memory, and nothing that costs arithmetic."""
+    plain = replace(options, stripe_budget=None, recompute_budget=0, memory_limit=None, optimize="balanced")
+    if memory == "pool":
+        return replace(plain, memory=memory)
+    return replace(plain, memory=memory, planner="search", reuse=True, in_place=True)
+
+
+def flags(options: Options) -> str:
+    """What `options` spend on a lower peak, as the command line spells it."""
+    given = list[str]()
+    if options.optimize != "balanced":
+        given.append(f"--optimize {options.optimize}")
+    if options.stripe_budget is not None:
+        given.append(f"--stripe-budget {options.stripe_budget:g}%")
+    if options.recompute_budget:
+        given.append(f"--recompute-budget {options.recompute_budget:g}%")
+    return " ".join(given)
 
 
 def _stripes(budget: float) -> list[str]:
@@ -257,8 +297,8 @@ def _recompute(options: Options) -> str:
     return _spec("dnn-recompute", budget=options.recompute_budget, **limit)
 
 
-LAST_STRIPE_BUDGET = 25.0
-"""Percent of extra arithmetic that is spent on stripes before a memory limit is refused."""
+STRIPE_BUDGETS = (2.0, 5.0, 10.0, 25.0)
+"""Percent of extra arithmetic that is spent on stripes, one after the other, before a memory limit is refused."""
 
 
 RECOMPUTE_BUDGET = 25.0
@@ -280,11 +320,19 @@ def switched_off(options: Options) -> list[tuple[str, Options]]:
     ):
         if not getattr(options, name):
             off[flag] = {name: True}
-    if options.stripe_budget == 0 and options.memory == "pool" and options.reuse:
-        off["--stripe-budget 0%"] = {"stripe_budget": LAST_STRIPE_BUDGET}
+    budget = options.stripe_budget
+    if budget is not None and budget < STRIPE_BUDGETS[-1] and options.memory == "pool" and options.reuse:
+        off[f"--stripe-budget {budget:g}%"] = {"stripe_budget": None}
     if len(off) > 1:
         off[" ".join(off)] = {name: value for change in off.values() for name, value in change.items()}
     return [(flags, replace(options, **change)) for flags, change in off.items()]
+
+
+ORIGINAL = (
+    "onnx-infer-shapes,convert-onnx-to-dnn,dnn-fuse-layers,dce,dnn-insert-memory-ops{mode=liveness},"
+    "dnn-convert-to-pool{planner=occamy}"
+)
+"""The original's algorithm: layer fusion, liveness, first-fit pool; nothing in place, the model's order."""
 
 
 def stages(options: Options) -> list[Stage]:

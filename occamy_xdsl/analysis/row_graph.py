@@ -128,17 +128,21 @@ def whole_bytes(op: dnn.KernelOp, maps: Sequence[RowMap | None]) -> int:
 
 
 def work_of(op: dnn.KernelOp) -> int:
-    """Multiply-accumulates of a convolution or product; for other ops, elements read for all results."""
+    """
+    Multiply-accumulates of a convolution or product; for other ops, elements read for all results.
+
+    Of ops in value form or buffer form.
+    """
     match op:
         case dnn.ConvOp():
-            return prod(dnn.shape_of(op.results[0])) * prod(dnn.shape_of(op.filter)[1:])
+            return prod(dnn.shape_of(op.destinations[0])) * prod(dnn.shape_of(op.filter)[1:])
         case dnn.ConvTransposeOp():
             return prod(dnn.shape_of(op.input)) * prod(dnn.shape_of(op.filter)[1:])
         case dnn.MatmulOp():
-            return prod(dnn.shape_of(op.results[0])) * dnn.shape_of(op.a)[-1]
+            return prod(dnn.shape_of(op.destinations[0])) * dnn.shape_of(op.a)[-1]
         case dnn.PoolOp():
-            return prod(dnn.shape_of(op.results[0])) * prod(dnn.ints(op.kernel))
+            return prod(dnn.shape_of(op.destinations[0])) * prod(dnn.ints(op.kernel))
         case dnn.ShapeOp():
             return 0
         case _:
-            return sum(prod(dnn.shape_of(r)) for r in op.results)
+            return sum(prod(dnn.shape_of(r)) for r in op.destinations)

@@ -531,7 +531,8 @@ class _Importer:
         if name in scope.values:
             raise InvalidModelError(f"value '{name}' is defined twice", file=self.file)
         scope.values[name] = value
-        hint = re.sub(r"(_+\d+)*_*$", "", re.sub(r"[^\w$.-]", "_", name, flags=re.ASCII))
+        # xDSL drops a number after `_`, the report shows it again.
+        hint = re.sub(r"_(\d+)$", r"-\1", re.sub(r"[^\w$.-]", "_", name, flags=re.ASCII))
         value.name_hint = hint if SSAValue.is_valid_name(hint) else None
 
     def lookup(self, name: str, scope: _Scope) -> SSAValue | None:

@@ -46,6 +46,8 @@ $totals
 $map
 <h3>From no reuse to the pool</h3>
 $waterfall
+$budgets
+$modes
 <h3>After each pass</h3>
 $passes
 <h3>Live at the peak</h3>
@@ -62,7 +64,7 @@ def page(report: MemoryReport) -> str:
 def fragment(report: MemoryReport) -> str:
     """The content of the page, to be put into another one."""
     totals = (
-        ("pool", report.pool_bytes),
+        ("pool" if report.memory == "pool" else "heap", report.pool_bytes),
         ("max-live: the lower bound of any pool", report.max_live_bytes),
         ("largest workspace, part of the pool", report.workspace_bytes),
         ("all buffers, if none shared memory", report.sum_bytes),
@@ -75,13 +77,23 @@ def fragment(report: MemoryReport) -> str:
         memory=escape(report.memory),
         planner=escape(report.planner),
         peak_node=escape(report.peak_node),
-        order=f"; order {escape(report.order_status)}" if report.order_status else "",
+        order=_remarks(report),
         totals=_table(("", "", "bytes"), [(name, format_size(size), f"{size:,}") for name, size in totals]),
         map=memory_map(report),
         waterfall=_table(
-            ("means", "", "bytes"),
-            [(s.name, format_size(s.max_live_bytes), f"{s.max_live_bytes:,}") for s in report.waterfall],
+            ("means", "", "bytes", "arithmetic"),
+            [
+                (
+                    s.name,
+                    format_size(s.max_live_bytes),
+                    f"{s.max_live_bytes:,}",
+                    f"{s.extra_percent:+.2f} %" if s.extra_percent else "",
+                )
+                for s in report.waterfall
+            ],
         ),
+        budgets=_budgets(report) if report.budgets else "",
+        modes=_modes(report) if report.modes else "",
         passes=_table(
             ("pass", "", "max-live bytes"),
             [(p.name, format_size(p.max_live_bytes), f"{p.max_live_bytes:,}") for p in report.passes],
@@ -105,6 +117,68 @@ def fragment(report: MemoryReport) -> str:
     )
 
 
+def _remarks(report: MemoryReport) -> str:
+    """What is proven, and what a memory limit took."""
+    remarks = [f"order {report.order_status}"] if report.order_status else []
+    if report.memory == "pool" and report.pool_bytes == report.lower_bound:
+        remarks.append("pool proven smallest for this order")
+    if report.limit_options:
+        remarks.append(f"to meet the limit: {report.limit_options}")
+    return "".join(f"; {escape(remark)}" for remark in remarks)
+
+
+def _budgets(report: MemoryReport) -> str:
+    rows = [
+        (
+            f"{s.stripe_budget:g} %",
+            s.options,
+            f"{s.pool_bytes:,}",
+            f"{s.extra_percent:+.2f} %",
+            f"{s.calls:,}",
+            f"{s.weights_read_bytes:,}",
+        )
+        for s in report.budgets
+    ]
+    header = ("budget", "options", "pool bytes", "arithmetic", "calls", "weights read, bytes")
+    advice = "".join(f"<p>{escape(text)}</p>" for text in report.advice())
+    return f"<h3>In stripes</h3>\n{budget_curve(report)}\n{_table(header, list(rows))}\n{advice}"
+
+
+def budget_curve(report: MemoryReport) -> str:
+    """An SVG of the pool at each budget: budgets to the right, bytes upwards."""
+    width, height = 360, 160
+    budgets = [step.stripe_budget for step in report.budgets]
+    most = max(max(step.pool_bytes for step in report.budgets), 1)
+    points = [
+        (_LEFT + width * step.stripe_budget / budgets[-1], 10 + height * (1 - step.pool_bytes / most))
+        for step in report.budgets
+    ]
+    parts = [
+        f'<svg viewBox="0 0 {_LEFT + width + 30} {height + 50}" style="max-width: {_LEFT + width + 30}px" '
+        f'role="img" aria-label="Pool over budget">',
+        f'<line x1="{_LEFT}" x2="{_LEFT + width}" y1="{height + 10}" y2="{height + 10}" stroke="#888"/>',
+        f'<line x1="{_LEFT}" x2="{_LEFT}" y1="10" y2="{height + 10}" stroke="#888"/>',
+        f'<polyline points="{" ".join(f"{x:.2f},{y:.2f}" for x, y in points)}" fill="none" stroke="#000"/>',
+    ]
+    parts += [
+        f'<circle cx="{x:.2f}" cy="{y:.2f}" r="3"><title>{escape(step.options)}: {step.pool_bytes:,} bytes</title>'
+        f'</circle><text x="{x:.2f}" y="{height + 28}" text-anchor="middle">{step.stripe_budget:g} %</text>'
+        for (x, y), step in zip(points, report.budgets, strict=True)
+    ]
+    parts += [
+        f'<text x="{_LEFT - 6}" y="{10 + height * (1 - share):.2f}" dy="4" text-anchor="end">'
+        f"{format_size(round(most * share))}</text>"
+        for share in (0, 0.5, 1)
+    ]
+    return "\n".join([*parts, "</svg>"])
+
+
+def _modes(report: MemoryReport) -> str:
+    rows = [(m.name, m.what, f"{m.bytes:,}", f"{m.allocations:,}") for m in report.modes]
+    header = ("allocation", "", "bytes", "allocations in a run")
+    return f"<h3>Other ways to allocate</h3>\n{_table(header, list(rows))}"
+
+
 def memory_map(report: MemoryReport) -> str:
     """
     An SVG of the pool: position in time to the right, address upwards, one rectangle a buffer.
@@ -126,11 +200,12 @@ def memory_map(report: MemoryReport) -> str:
         f'aria-label="Memory pool over time">'
     ]
     parts += [
-        f'<rect class="buffer" x="{x(t.first)}" y="{y(t.offset + t.bytes)}" '
-        f'width="{(t.last + 1 - t.first) * WIDTH / positions:.2f}" height="{t.bytes * HEIGHT / most:.2f}" '
+        f'<rect class="buffer" x="{x(first)}" y="{y(t.offset + t.bytes)}" '
+        f'width="{(last + 1 - first) * WIDTH / positions:.2f}" height="{t.bytes * HEIGHT / most:.2f}" '
         f'fill="{_colour(t)}"><title>{escape(_describe(t))}</title></rect>'
         for t in report.tensors
         if t.offset is not None and t.bytes and t.kind != "view"
+        for first, last in t.segments or [[t.first, t.last]]
     ]
     points = [
         f"{x(position + side)},{y(size)}" for position, size in enumerate(report.timeline) for side in (0, 1)

@@ -20,12 +20,14 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 def render(report: MemoryReport, top: int, *, terminal: bool = False) -> str:
     """
     Totals, bytes after each means of lowering the peak, the `top` largest buffers live there, and bytes live
-    over time; in colour and as wide as the terminal if it is for one.
+    over time; budgets and other modes where the report has them. In colour and as wide as the terminal if it is for
+    one.
     """
     console = _console(terminal)
-    return _text(
-        console, [_totals(report), _waterfall(report), _peak(report, top), _timeline(report, console.width)]
-    )
+    parts = [_totals(report), _waterfall(report)]
+    parts += [_budgets(report)] if report.budgets else []
+    parts += [_modes(report)] if report.modes else []
+    return _text(console, [*parts, _peak(report, top), _timeline(report, console.width)])
 
 
 def render_changes(old: MemoryReport, new: MemoryReport, top: int, *, terminal: bool = False) -> str:
@@ -75,6 +77,9 @@ def _table(first: str, *numbers: str, last: Sequence[str] = ()) -> Table:
 def _totals(report: MemoryReport) -> RenderableType:
     above = report.pool_bytes - report.max_live_bytes
     over = f"{above / report.max_live_bytes:.1%} above max-live" if report.max_live_bytes else ""
+    if over and report.memory == "pool":
+        is_proven = report.pool_bytes == report.lower_bound
+        over += ", proven smallest for this order" if is_proven else f", bound {report.lower_bound:,}"
     saved = f"{report.sum_bytes / report.pool_bytes:.1f} times the pool" if report.pool_bytes else ""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
@@ -85,7 +90,7 @@ def _totals(report: MemoryReport) -> RenderableType:
     resident = report.resident_weights_bytes
     streamed = f"streamed, {format_size(resident)} at a time" if resident < report.weights_bytes else ""
     for name, size, comment in (
-        ("pool", report.pool_bytes, over),
+        ("pool" if report.memory == "pool" else "heap", report.pool_bytes, over),
         ("max-live", report.max_live_bytes, f"the lower bound of any pool{order}"),
         ("workspace", report.workspace_bytes, "largest scratch buffer, part of the pool"),
         ("all buffers", report.sum_bytes, saved),
@@ -95,21 +100,46 @@ def _totals(report: MemoryReport) -> RenderableType:
         table.add_row(name, format_size(size), f"{size:,} B", comment)
     heading = Text(f"{report.model}", style="bold")
     heading.append(f" on {report.target}, memory {report.memory}, planner {report.planner}", style="not bold")
+    if report.limit_options:
+        heading.append(f"; to meet the limit: {report.limit_options}", style="not bold")
     return Group(heading, table)
 
 
 def _waterfall(report: MemoryReport) -> RenderableType:
     """Bytes after each means of lowering the peak; after each pass in reports that lack them."""
     steps = report.waterfall or report.passes
-    table = _table("means" if report.waterfall else "pass", "bytes", "change", last=[""])
+    costs = ["arithmetic"] if any(step.extra_percent for step in steps) else []
+    table = _table("means" if report.waterfall else "pass", "bytes", "change", *costs, last=[""])
     most = max((step.max_live_bytes for step in steps), default=0)
     previous: int | None = None
     for step in steps:
         size = step.max_live_bytes
         change = "" if previous in (None, size) else f"{size - previous:+,}"
         bar = "█" * max(1, round(30 * size / most)) if most else ""
-        table.add_row(step.name, f"{size:,}", change, Text(bar, style="cyan"))
+        cost = [f"{step.extra_percent:+.2f} %" if step.extra_percent else ""] if costs else []
+        table.add_row(step.name, f"{size:,}", change, *cost, Text(bar, style="cyan"))
         previous = size
+    return table
+
+
+def _budgets(report: MemoryReport) -> RenderableType:
+    base = report.budgets[0]
+    most = max(step.pool_bytes for step in report.budgets)
+    table = _table("budget", "pool bytes", "arithmetic", "calls", "weights read", last=[""])
+    for step in report.budgets:
+        bar = "█" * max(1, round(30 * step.pool_bytes / most)) if most else ""
+        extra = f"{step.extra_percent:+.2f} %" if step is not base else ""
+        row = (f"{step.pool_bytes:,}", extra, f"{step.calls:,}", f"{step.weights_read_bytes:,}")
+        table.add_row(f"{step.stripe_budget:g} %", *row, Text(bar, style="cyan"))
+    return Group(table, *report.advice())
+
+
+def _modes(report: MemoryReport) -> RenderableType:
+    pool = report.modes[-1].bytes
+    table = _table("allocation", "bytes", "times the pool", "allocations in a run", last=[""])
+    for mode in report.modes:
+        times = f"{mode.bytes / pool:.2f}" if pool else ""
+        table.add_row(mode.name, f"{mode.bytes:,}", times, f"{mode.allocations:,}", mode.what)
     return table
 
 
@@ -127,6 +157,8 @@ def _peak(report: MemoryReport, top: int) -> RenderableType:
         offset = "-" if t.offset is None else f"{t.offset:,}"
         place = (f"{t.bytes:,}", offset, str(t.first), str(t.last))
         table.add_row(t.name, *place, t.node, t.last_node, t.reason)
+    if not live:
+        return "no buffers: all that is computed is in the caller's outputs"
     parts: list[RenderableType] = [
         f"peak at position {report.peak_position} of {len(report.timeline)}, node {report.peak_node}",
         table,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from occamy_xdsl.errors import UsageError
-from occamy_xdsl.tools.output import make_folder
+from occamy_xdsl.tools.output import make_folder, note
 
 if TYPE_CHECKING:
     from occamy_xdsl.compiler import Compilation
@@ -152,7 +152,7 @@ class CompileOptions:
             make_folder(self.save_temps)
         source = sys.stdin.buffer.read() if str(path) == "-" else path
         model = Model(source, dict(map(parse_shape, self.shape)), dict(map(parse_dim, self.dim)))
-        return Compilation(model, options, self.save_temps)
+        return Compilation(model, options, self.save_temps, note)
 
 
 def _percent(option: str, text: str) -> float:

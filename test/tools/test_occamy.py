@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
+from nets import NETS
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -351,6 +352,56 @@ def test_report_html(occamy, net, tmp_path):
         sorted(t["bytes"] * height for t in report["tensors"] if t["offset"] is not None), abs=0.01
     )
     assert all("bytes at" in (box.findtext("title") or "") for box in boxes)
+
+
+def test_report_budgets(occamy, net, tmp_path):
+    """Each row is what the options that it names give."""
+    plain = json.loads(occamy("report", net, "--format", "json").out)
+    done = occamy("report", net, "--budgets", "--format", "json")
+    assert (done.code, done.err) == (0, "")
+    report = json.loads(done.out)
+    steps = report.pop("budgets")
+    assert plain.pop("budgets") == []
+    assert report == plain
+    assert [step["stripe_budget"] for step in steps] == [0, 2, 5, 10, 25]
+    for step in steps:
+        row = json.loads(occamy("report", net, *step["options"].split(), "--format", "json").out)
+        assert [row[key] for key in ("pool_bytes", "arithmetic", "calls", "weights_read_bytes")] == [
+            step[key] for key in ("pool_bytes", "arithmetic", "calls", "weights_read_bytes")
+        ]
+    assert f"{steps[-1]['pool_bytes']:,}" in occamy("report", net, "--budgets").out
+    page = tmp_path / "m.html"
+    assert occamy("report", net, "--budgets", "--compare", "--format", "html", "-o", page).code == 0
+    resources = Resources()
+    resources.feed(page.read_text())
+    assert resources.found == []
+    assert page.read_text().count("<circle") == len(steps)
+
+
+def test_report_compares_ways_to_allocate(occamy, net):
+    report = json.loads(occamy("report", net, "--compare", "--format", "json").out)
+    found = {mode["name"]: mode["bytes"] for mode in report["modes"]}
+    for memory in ("eager", "lazy", "pool"):
+        alone = json.loads(occamy("report", net, "--memory", memory, "--format", "json").out)
+        assert found[memory] == alone["pool_bytes"]
+    # relu(conv(x)) of 8 x 8 x 8 floats, and the mean of 8: as a vector, and in the shape of the output.
+    assert (found["eager"], found["liveness"]) == (4 * (512 + 8 + 8), 4 * (512 + 8))
+    assert (found["original's pool"], found["pool"]) == (4 * (512 + 8), 4 * (512 + 8))
+    shown = occamy("report", net, "--compare").out
+    assert all(name in shown for name in found)
+
+
+def test_what_a_limit_costs_is_said(occamy, tmp_path):
+    path = tmp_path / "kept.onnx"
+    onnx.save(NETS["kept"](), path)
+    for command in (["report"], ["compile", "--emit", "mem", "-o", "-"]):
+        done = occamy(command[0], path, *command[1:], "--memory-limit", 12288)
+        assert done.code == 0
+        (line,) = done.err.splitlines()
+        assert line.startswith(
+            "memory limit of 12288 bytes met with --optimize memory --stripe-budget 0% --recompute-budget 25%: "
+            "12288 bytes instead of 16384, "
+        )
 
 
 def test_report_beside_an_artefact(occamy, net, tmp_path):

@@ -27,6 +27,14 @@ def report(
     top: Annotated[
         int, typer.Option(metavar="N", min=0, help="Rows of the tables; a table is never cut in JSON.")
     ] = 10,
+    budgets: Annotated[
+        bool,
+        typer.Option("--budgets", help="Show, too, what running in stripes of rows buys and costs."),
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Show, too, what eager, lazy and liveness-aware allocation need."),
+    ] = False,
     diff: Annotated[
         Path | None, typer.Option(metavar="OLD.json", help="Show what changed since an earlier report.")
     ] = None,
@@ -38,7 +46,7 @@ def report(
         check_writable(output)
     old = None if diff is None else read_report(diff)
     with progress(f"planning {model}"):
-        new = options.compilation(model).report()
+        new = options.compilation(model).report(budgets=budgets, compare=compare)
     match format:
         case "html":
             text = new.to_html()
