@@ -67,6 +67,7 @@ from occamy_xdsl.runtime.cuda import CudaModel
 from occamy_xdsl.runtime.executable import Executable, LoadedModel
 from occamy_xdsl.runtime.jit import JitModel
 from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
+from occamy_xdsl.transforms.dnn_stripe import WHOLE_PEAK
 from occamy_xdsl.version import VERSION
 
 SILENT = (
@@ -192,6 +193,8 @@ class Compilation:
         self._done = list[str]()
         self._plans: dict[tuple[str, tuple[str, ...]], Compilation] = {}
         """Other plans for the model, by the program before memory planning and the passes after it."""
+        self._base_is_pending = False
+        """Whether the report has yet to be told what the plan without extra work looks like."""
         self._unshared_bytes = 0
         self._save("import")
 
@@ -254,6 +257,10 @@ class Compilation:
         """
         self.run_to("mem")
         assert self._report is not None
+        if self._base_is_pending:
+            base = self._planned(without_extra_work(self.options)).report()
+            waterfall = _with_extra_work(self.options, self._report, base)
+            self._report, self._base_is_pending = replace(self._report, waterfall=waterfall), False
         return replace(
             self._report,
             budgets=self._budget_curve() if budgets else [],
@@ -295,6 +302,10 @@ class Compilation:
         which is within the limit. Raises MemoryLimitError.
         """
         limit, plain = self.options.memory_limit, without_extra_work(self.options)
+        peak = function_named(self.module).attributes.get(WHOLE_PEAK)
+        if limit is None and peak is not None and self.pool_bytes < cast(IntegerAttr[Any], peak).value.data:
+            self._base_is_pending = True
+            return
         cheap = self if plain == self.options else self._planned(plain)
         best = cheap if cheap.pool_bytes <= self.pool_bytes else self
         levered = limit is not None and best.pool_bytes > limit
@@ -396,7 +407,9 @@ class Compilation:
     @property
     def pool_bytes(self) -> int:
         """Bytes of the planned pool."""
-        return self.report().pool_bytes
+        self.run_to("mem")
+        assert self._report is not None
+        return self._report.pool_bytes
 
     def _advice(self, best: "Compilation", limit: int) -> str:
         """
@@ -438,8 +451,8 @@ class Compilation:
         return found
 
     def _check_workspace_limit(self) -> None:
-        report, limit = self.report(), self.options.workspace_limit
-        if limit is not None and report.workspace_bytes > limit:
+        limit = self.options.workspace_limit
+        if limit is not None and (report := self.report()).workspace_bytes > limit:
             largest = report.largest("workspace")
             raise MemoryLimitError(
                 report.workspace_bytes,

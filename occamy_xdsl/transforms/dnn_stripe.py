@@ -33,8 +33,9 @@ class DnnStripePass(ModulePass):
     op needs whole, such as all keys of a head, is then small enough for a cache.
 
     Requires: value form; one block a function.
-    Ensures: the bytes live at any position after memory insertion, coalescing and borrowing are at most what they were;
-    where stripes are taken, the attribute `dnn.whole_peak_bytes` of the function keeps what they were.
+    Ensures: the most bytes live at one position after memory insertion, coalescing and borrowing are at most what they
+    were, which is tried unless the search expects less than half of them. Where stripes are taken, the attribute
+    `dnn.whole_peak_bytes` of the function keeps what they were.
 
     Before:
 
