@@ -14,7 +14,7 @@ from pathlib import Path
 
 import networks
 import numpy as np
-from onnx import ModelProto, numpy_helper
+from onnx import GraphProto, ModelProto, numpy_helper
 
 import occamy_xdsl as oc
 from occamy_xdsl.compiler import Compilation
@@ -35,30 +35,45 @@ LARGE = ("light/bvlc_alexnet", "light/vgg19", "light/zfnet512")
 
 def compressible(model: ModelProto) -> ModelProto:
     """
-    `model` with large random weights that repeat one table, and the same scale in all channels of a normalisation.
+    `model` with large random weights that repeat one table, times a power of two, and one factor for all channels.
 
-    They compress well, even after normalisations are folded into them, so that they can be carried; the time of
-    a network does not depend on them, and a wrong result still shows.
+    The table of a power of two is the same in all tensors and networks, even after normalisations are folded into
+    them, so that a pack holds it once. The time of a network does not depend on the values, and a wrong result still
+    shows.
     """
     table = np.random.default_rng(0).standard_normal(PERIOD).astype(np.float32)
-    scales = {
-        name
-        for node in model.graph.node
-        if node.op_type == "BatchNormalization"
-        for name in node.input[1:5:3]
-    }
     result = ModelProto()
     result.CopyFrom(model)
+    factors = _factors(result.graph)
     for tensor in result.graph.initializer:
         array = numpy_helper.to_array(tensor)
-        if array.dtype != np.float32:
+        if array.dtype != np.float32 or array.size == 1:
             continue
-        if tensor.name in scales:
-            tensor.CopyFrom(numpy_helper.from_array(np.full_like(array, array.mean()), tensor.name))
+        if tensor.name in factors:
+            tensor.CopyFrom(numpy_helper.from_array(np.full_like(array, _power_of_two(array)), tensor.name))
         elif array.size > PERIOD:
-            values = np.resize(table, array.shape) * array.std()
+            values = np.resize(table, array.shape) * np.float32(_power_of_two(array))
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     return result
+
+
+def _factors(graph: GraphProto) -> set[str]:
+    """Names of what normalisations and products multiply by, which may be folded into weights."""
+    made = {name: node for node in graph.node for name in node.output}
+    found: set[str] = set()
+    for node in graph.node:
+        operands = {"BatchNormalization": node.input[1:5:3], "Mul": node.input}.get(node.op_type, ())
+        for name in operands:
+            while name in made and made[name].op_type == "Unsqueeze":
+                name = made[name].input[0]
+            found.add(name)
+    return found
+
+
+def _power_of_two(array: np.ndarray) -> float:
+    """The one nearest to the root mean square of the elements; 0 if all are 0."""
+    mean_square = float(np.mean(np.square(array, dtype=np.float64)))
+    return 2.0 ** round(np.log2(mean_square) / 2) if mean_square else 0.0
 
 
 def prepare(net: str, target: str, folder: Path) -> None:
