@@ -46,7 +46,8 @@ from occamy_xdsl.lowering.cuda import ptx
 from occamy_xdsl.lowering.cuda.convert_dnn_to_cuda import MODEL_BYTES
 from occamy_xdsl.lowering.cuda.convolutions import Problem
 from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
-from occamy_xdsl.lowering.cuda.select import ALIGNMENT, problem_of
+from occamy_xdsl.lowering.cuda.select import problem_of
+from occamy_xdsl.lowering.cuda.steps import ALIGNMENT
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import Options, get_all_passes, levers, stages, switched_off

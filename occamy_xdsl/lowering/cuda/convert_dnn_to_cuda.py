@@ -33,8 +33,8 @@ from occamy_xdsl.lowering.cuda import program
 from occamy_xdsl.lowering.cuda.kernels.spec import MAX_ELEMENTS, GpuKernel, gpu_module
 from occamy_xdsl.lowering.cuda.program import Caller, NodeStep, OpSteps, Piece, Placement, ProgramBuilder
 from occamy_xdsl.lowering.cuda.ptx import CHIPS
-from occamy_xdsl.lowering.cuda.select import ALIGNMENT, Plan, UnsupportedOpError, operand_of, select
-from occamy_xdsl.lowering.cuda.steps import Allocate, Free, Launch, Transfer
+from occamy_xdsl.lowering.cuda.select import Plan, UnsupportedOpError, operand_of, select
+from occamy_xdsl.lowering.cuda.steps import ALIGNMENT, Allocate, Free, Launch, Transfer
 from occamy_xdsl.lowering.host import HostModule
 
 MODEL_BYTES = "occamy.model_bytes"
@@ -111,12 +111,10 @@ class _Conversion:
         self.blob: dict[str, tuple[Attribute, int]] = {}
         """Value and byte offset of each array of the weights, by key."""
         self.blob_bytes = 0
-        self.staging: dict[SSAValue, int] = {}
-        """Byte offset in the staging memory of each argument."""
-        self.staging_bytes = 0
+        self.arguments: dict[SSAValue, int] = {}
+        """Number of each argument, whose fields follow those of the buffers."""
 
     def run(self) -> None:
-        callers = self.stage_arguments()
         for op in self.function.body.block.ops:
             self.convert(op)
         kernels = self.kernels()
@@ -131,16 +129,18 @@ class _Conversion:
             OpSteps(tuple(steps), own if streams else ()) for steps, own in zip(self.ops, pieces, strict=True)
         ]
         host = HostModule()
+        callers, staging_bytes = self.stage_arguments()
         placement = Placement(
             aligned(self.pool_bytes),
             self.blob_bytes,
             slot_bytes if streams else None,
-            self.staging_bytes,
-            self.fields,
+            staging_bytes,
+            self.fields + len(self.arguments),
             self.find,
         )
         builder = ProgramBuilder(host, placement)
-        builder.build(ops, callers["input"], callers["output"])
+        inputs, outputs = ([c for c in callers if c.kind == kind] for kind in ("input", "output"))
+        builder.build(ops, inputs, outputs)
         attributes = self.module.attributes
         attributes[POOL_BYTES] = IntegerAttr(self.pool_bytes, i64)
         attributes[WEIGHTS_BYTES] = IntegerAttr(self.blob_bytes, i64)
@@ -156,18 +156,27 @@ class _Conversion:
                 op.detach()
                 block.add_op(op)
 
-    def stage_arguments(self) -> dict[str, list[Caller]]:
-        """Gives every argument its place in the staging memory."""
-        callers: dict[str, list[Caller]] = {"input": [], "output": []}
+    def stage_arguments(self) -> tuple[list[Caller], int]:
+        """Gives every argument a field of the handle and a place in the staging memory; the bytes of that."""
+        callers: list[Caller] = []
+        staging_bytes = 0
+        counts = {"input": 0, "output": 0}
         arguments = self.function.body.block.args
         for argument, own in zip(arguments, argument_attributes(self.function), strict=True):
             kind, name = (cast(dict[str, Attribute], own).get(key) for key in (KIND, NAME))
-            group = callers[getattr(kind, "data", "input")]
-            size = dnn.byte_size(argument)
-            self.staging[argument] = self.staging_bytes
-            group.append(Caller(len(group), self.staging_bytes, size, getattr(name, "data", "")))
-            self.staging_bytes += aligned(size)
-        return callers
+            group, size = getattr(kind, "data", "input"), dnn.byte_size(argument)
+            self.arguments[argument] = len(callers)
+            field = self.argument_field(argument)
+            callers.append(
+                Caller(counts[group], field, staging_bytes, size, group, getattr(name, "data", ""))
+            )
+            counts[group] += 1
+            staging_bytes += aligned(size)
+        return callers, staging_bytes
+
+    def argument_field(self, argument: SSAValue) -> int:
+        """The field of the handle with an argument's address, once all buffers have theirs."""
+        return program.BUFFERS + 8 * (self.fields + self.arguments[argument])
 
     def convert(self, op: Operation) -> None:
         match op:
@@ -283,7 +292,7 @@ class _Conversion:
         if isinstance(root.owner, dnn.ConstantOp):
             return program.WEIGHTS, self.constant(root.owner)[0] + shift
         if isinstance(root, BlockArgument):
-            return program.STAGING, self.staging[root] + shift
+            return self.argument_field(root), shift
         if root in self.buffers:
             return self.buffers[root], shift
         return program.POOL, self.offsets[root] + shift

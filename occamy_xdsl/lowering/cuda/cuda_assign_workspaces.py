@@ -15,7 +15,6 @@ from occamy_xdsl.lowering.cpu.cpu_assign_workspaces import assign
 from occamy_xdsl.lowering.cuda.convolutions import EMPTY, Database, Measured, choose
 from occamy_xdsl.lowering.cuda.select import (
     ALGORITHM,
-    ALIGNMENT,
     LEAST_CHANNELS,
     LIBRARY_BYTES,
     PROLOGUE_CHANNELS,
@@ -24,6 +23,7 @@ from occamy_xdsl.lowering.cuda.select import (
     prologue_channels,
     select,
 )
+from occamy_xdsl.lowering.cuda.steps import ALIGNMENT
 
 MIN_CUBLAS_BYTES, MAX_CUBLAS_BYTES = 16 << 10, 4 << 20
 """

@@ -23,6 +23,7 @@ from occamy_xdsl.lowering.cuda.kernels.rows import RowLayerNorm, RowReduce, RowS
 from occamy_xdsl.lowering.cuda.kernels.spec import VECTOR_BYTES, GpuKernel
 from occamy_xdsl.lowering.cuda.kernels.tiled import copy_kernel, elementwise_kernel
 from occamy_xdsl.lowering.cuda.steps import (
+    ALIGNMENT,
     Convolution,
     Deconvolution,
     Launch,
@@ -35,9 +36,6 @@ from occamy_xdsl.lowering.cuda.steps import (
     Step,
     Window,
 )
-
-ALIGNMENT = 256
-"""Bytes to which everything in device memory is aligned, as the libraries like it."""
 
 ALGORITHM, LIBRARY_BYTES, PROLOGUE_CHANNELS = "cuda.algorithm", "cuda.library_bytes", "cuda.prologue_channels"
 """
