@@ -316,6 +316,7 @@ CONSTANTS: Mapping[str, int] = {
     "cudaMemcpyDeviceToHost": 2,
     "cudaMemcpyDeviceToDevice": 3,
     "cudaStreamNonBlocking": 1,
+    "cudaEventDefault": 0,
     "cudaEventDisableTiming": 2,
     "cudaHostAllocDefault": 0,
     "cudaHostAllocMapped": 2,

@@ -34,11 +34,13 @@ from occamy_xdsl.lowering.cuda.kernels.spec import MAX_ELEMENTS, GpuKernel, gpu_
 from occamy_xdsl.lowering.cuda.program import Caller, NodeStep, OpSteps, Piece, Placement, ProgramBuilder
 from occamy_xdsl.lowering.cuda.ptx import CHIPS
 from occamy_xdsl.lowering.cuda.select import Plan, UnsupportedOpError, operand_of, select
-from occamy_xdsl.lowering.cuda.steps import ALIGNMENT, Allocate, Free, Launch, Transfer
+from occamy_xdsl.lowering.cuda.steps import ALIGNMENT, Allocate, Free, Launch, Transfer, kernel_name
 from occamy_xdsl.lowering.host import HostModule
 
 MODEL_BYTES = "occamy.model_bytes"
 """Module attribute: bytes of a model handle."""
+CALLS = "occamy.calls"
+"""Module attribute of a profile: node and kernel of each step that is timed."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class ConvertDnnToCudaPass(ModulePass):
     `occamy.weights`, as on a CPU. All nodes that no step computes are refused at once.
 
     With `stream_weights` the weights of an op are copied to the device while the op before it runs. Buffers
-    outside a pool (modes eager and lazy) are allocated when the model runs.
+    outside a pool (modes eager and lazy) are allocated when the model runs. With `profile` each step is timed, see
+    `program`; the module attribute `occamy.calls` lists node and kernel of each.
 
     Requires: one function `main` in buffer form; buffers of a pool at multiples of 256 bytes.
     Ensures: the functions `occamy_setup`, `occamy_main`, `occamy_abandon` and `occamy_teardown` in the llvm
@@ -78,6 +81,8 @@ class ConvertDnnToCudaPass(ModulePass):
     """Architecture for which kernels are generated."""
     stream_weights: bool = False
     """Whether the weights stay on the host until shortly before they are needed."""
+    profile: bool = False
+    """Whether each step is timed."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.chip not in CHIPS:
@@ -88,7 +93,8 @@ class ConvertDnnToCudaPass(ModulePass):
         except KeyError as error:
             raise PassFailedException(f"{self.name}: {error.args[0]}") from None
         dnn.check_form(function, "buffer", self.name)
-        _Conversion(op, function, self.chip, self.stream_weights).run()
+        conversion = _Conversion(op, function, self.chip, self.stream_weights)
+        conversion.run(profile=self.profile)
 
 
 class _Conversion:
@@ -114,7 +120,7 @@ class _Conversion:
         self.arguments: dict[SSAValue, int] = {}
         """Number of each argument, whose fields follow those of the buffers."""
 
-    def run(self) -> None:
+    def run(self, *, profile: bool) -> None:
         for op in self.function.body.block.ops:
             self.convert(op)
         kernels = self.kernels()
@@ -138,7 +144,7 @@ class _Conversion:
             self.fields + len(self.arguments),
             self.find,
         )
-        builder = ProgramBuilder(host, placement)
+        builder = ProgramBuilder(host, placement, profile=profile)
         inputs, outputs = ([c for c in callers if c.kind == kind] for kind in ("input", "output"))
         builder.build(ops, inputs, outputs)
         attributes = self.module.attributes
@@ -149,6 +155,12 @@ class _Conversion:
             DictionaryAttr({"value": value, "offset": IntegerAttr(offset, i64)})
             for value, offset in self.blob.values()
         )
+        if profile:
+            attributes[CALLS] = ArrayAttr(
+                ArrayAttr([StringAttr(item.node), StringAttr(kernel_name(item.step))])
+                for steps in self.ops
+                for item in steps
+            )
         Rewriter.erase_op(self.function)
         block = self.module.body.block
         for source in (host.module, gpu_module(kernels, self.chip)) if kernels else (host.module,):

@@ -11,6 +11,9 @@ These functions work on a model handle, a block of host memory that starts as ze
 - `occamy_abandon(model)` waits for what a failed `occamy_main` has enqueued and frees what it has allocated;
 - `occamy_teardown(model)` releases what the handle holds, however far the setup came.
 
+With a profile, an event is recorded before each step and at the end, and `occamy_main` has one output more, which it
+fills with the milliseconds from each event to the next, as f32.
+
 All but the last two return 0 or a `Code`; then the handle holds a message with the node, the call and its status.
 
 Weights may be streamed: the device has two slots for the weights of one op each. A second stream fills one while
@@ -24,7 +27,7 @@ registered or allocated as pinned. The others are copied.
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import i32, i64
@@ -256,9 +259,13 @@ def _place_in_staging(f: FunctionBuilder, callers: Sequence[Caller]) -> None:
 class ProgramBuilder:
     """Writes the functions into `host`; `model_bytes` is known afterwards."""
 
-    def __init__(self, host: HostModule, placement: Placement):
+    def __init__(self, host: HostModule, placement: Placement, *, profile: bool = False):
         self.host = host
         self.placement = placement
+        self.profile = profile
+        """Whether each step is timed."""
+        self.events = range(0)
+        """The fields of the events of a profile."""
         self.model_bytes = BUFFERS + 8 * placement.fields
         self._declared: set[str] = set()
         self.kernels: dict[str, int] = {}
@@ -333,6 +340,10 @@ class ProgramBuilder:
         """Write everything."""
         steps = [item for op in ops for item in op.steps]
         self._collect(steps)
+        if self.profile:
+            start = self.model_bytes
+            self.events = range(start, start + 8 * (len(steps) + 1), 8)
+            self.model_bytes = self.events.stop
         libraries = ["cudart"]
         if self.kernels:
             libraries.append("cuda")
@@ -382,6 +393,13 @@ class ProgramBuilder:
             size = self.placement.weights_bytes
             with f.if_(mapped.get() == NULL):
                 check("cudaMemcpyAsync", target, weights, size, way, stream, where="weights: ")
+        if self.profile:
+            with f.for_(len(self.events)) as i:
+                check(
+                    "cudaEventCreateWithFlags",
+                    model + (i << 3) + self.events.start,
+                    CONSTANTS["cudaEventDefault"],
+                )
         if "cuda" in libraries:
             self._load_machine_code(f)
             with f.if_(f.load(model + MODULE, PTR) == NULL):
@@ -575,13 +593,15 @@ class ProgramBuilder:
             f.return_(0)
         run = _Run(self, f, [item.step for op in ops for item in op.steps])
         run.ops(ops)
+        run.record_event()
         f.return_(0)
 
     def _define_make_graph(self, steps: Sequence[NodeStep], callers: Sequence[Caller]) -> None:
         f = self.host.function(MAKE_GRAPH, i32, [PTR])
         (model,) = f.arguments
-        if self.placement.slot_bytes is not None or any(isinstance(item.step, Allocate) for item in steps):
-            text = "occamy_capture: streamed weights and memory without a pool cannot be in a CUDA graph"
+        allocates = any(isinstance(item.step, Allocate) for item in steps)
+        if self.placement.slot_bytes is not None or allocates or self.profile:
+            text = "occamy_capture: streamed weights, memory without a pool and profiles cannot be in a CUDA graph"
             f.call("snprintf", model + ERROR, MESSAGE_BYTES, "%s", text)
             f.return_(Code.BAD_ARGUMENT)
             return
@@ -678,6 +698,11 @@ class ProgramBuilder:
             if tensor.bytes:
                 copy(tensor)
         self.check(f, "", "cudaStreamSynchronize", stream)
+        if len(self.events) > 1:
+            times = f.load(targets + 8 * len(outputs), PTR)
+            with f.for_(len(self.events) - 1) as i:
+                start, end = (f.load(model + (i << 3) + self.events[j], PTR) for j in range(2))
+                self.check(f, "", "cudaEventElapsedTime", times + (i << 2), start, end)
         f.return_(0)
 
     # --- release ---
@@ -736,6 +761,9 @@ class ProgramBuilder:
             release(CUBLAS, "cublasDestroy_v2")
         if "cuda" in libraries:
             release(MODULE, "cuModuleUnload")
+        if self.profile:
+            with f.for_(len(self.events)) as i:
+                release((i << 3) + self.events.start, "cudaEventDestroy")
         release(OWNED, "cudaFree")
         release(REGISTERED, "cudaHostUnregister")
         if self.placement.slot_bytes is not None:
@@ -761,6 +789,7 @@ class _Run:
         self.values = f.array(8 * most) if most else None
         self.workspace: tuple[int, int] = POOL, 0
         self.where = ""
+        self.events = iter(program.events)
         self.slot: tuple[int, Sequence[Piece]] = 0, ()
         """Of streamed weights, where the slot of the current op starts, and what is in it."""
 
@@ -816,6 +845,11 @@ class _Run:
                 self.call("cudaEventRecord", self.field(DONE[number % 2]), self.stream)
                 number += 1
 
+    def record_event(self) -> None:
+        """Record the next event of a profile, if there is one."""
+        for field in islice(self.events, 1):
+            self.call("cudaEventRecord", self.field(field), self.stream)
+
     def start_of(self, number: int) -> int:
         """Where the slot of the `number`-th op with streamed weights starts, in bytes."""
         slot_bytes = self.program.placement.slot_bytes
@@ -837,6 +871,7 @@ class _Run:
     def step(self, item: NodeStep) -> None:
         """Emit one step."""
         self.where = f"node '{item.node}': "
+        self.record_event()
         if item.workspace is not None:
             self.workspace = self.program.placement.find(item.workspace, Buffer.contiguous(()))
         match item.step:
