@@ -285,7 +285,7 @@ def stages(options: Options) -> list[Stage]:
         # What NVIDIA's libraries take: stored, row-major inputs of f32 at multiples of 256 bytes.
         # A GPU runs what the host enqueues before any result is known.
         conversion = [_spec("convert-onnx-to-dnn", unroll=8192), "dnn-convert-if-to-select"]
-        fusion = ["dnn-fuse-layers"]
+        fusion = [_spec("dnn-fuse-dequantization", convolutions=False), "dnn-fuse-layers"]
         layouts = _spec("dnn-assign-layouts", channels_last=False)
         choices: dict[str, Any] = {
             "limit": options.workspace_limit,

@@ -19,6 +19,7 @@ from occamy_xdsl.lowering.cuda.select import (
     LIBRARY_BYTES,
     PROLOGUE_CHANNELS,
     UnsupportedOpError,
+    has_integer_weights,
     problem_of,
     prologue_channels,
     select,
@@ -97,7 +98,7 @@ class CudaAssignWorkspacesPass(ModulePass):
             choice = choose(measured, problem_of(op), limit)
             op.attributes[ALGORITHM] = IntegerAttr(choice.algorithm, i64)
             op.attributes[LIBRARY_BYTES] = IntegerAttr(choice.workspace_bytes, i64)
-        elif isinstance(op, dnn.MatmulOp):
+        elif isinstance(op, dnn.MatmulOp) and not has_integer_weights(op):
             size = max(MIN_CUBLAS_BYTES, min(MAX_CUBLAS_BYTES, limit))
             op.attributes[LIBRARY_BYTES] = IntegerAttr(size, i64)
         if size := scratch_bytes(op):

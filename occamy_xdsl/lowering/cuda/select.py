@@ -19,6 +19,7 @@ from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cpu.kernels.strided import collapse
 from occamy_xdsl.lowering.cuda.convolutions import Problem
 from occamy_xdsl.lowering.cuda.kernels import points
+from occamy_xdsl.lowering.cuda.kernels.product import product_kernel
 from occamy_xdsl.lowering.cuda.kernels.rows import RowLayerNorm, RowReduce, RowSoftmax
 from occamy_xdsl.lowering.cuda.kernels.spec import VECTOR_BYTES, GpuKernel
 from occamy_xdsl.lowering.cuda.kernels.tiled import copy_kernel, elementwise_kernel
@@ -456,15 +457,19 @@ def _leading(buffer: Buffer) -> tuple[int, bool] | None:
 
 def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
     a, b = operand_of(op.a), operand_of(op.b)
-    _require_f32(op, a, b, out)
+    by_integers = has_integer_weights(op)
+    _require_f32(op, a, *(() if by_integers else (b,)), out)
     shape = out.buffer.shape
     depth = a.buffer.shape[-1]
-    a, b = (o if _leading(o.buffer) is not None else plan.contiguous(o) for o in (a, b))
     target = result = _accumulator(plan, op, out)
-    leading = _leading(target.buffer)
-    if leading is None or leading[1]:
-        result = plan.temporary(shape)
-    if depth:
+    if depth and by_integers:
+        of_a, of_b = (o.buffer.broadcast_to((*shape[:-2], *o.buffer.shape[-2:])) for o in (a, b))
+        plan.launch(product_kernel(of_a, of_b, result.buffer), a, b, result)
+    elif depth:
+        leading = _leading(target.buffer)
+        if leading is None or leading[1]:
+            result = plan.temporary(shape)
+        a, b = (o if _leading(o.buffer) is not None else plan.contiguous(o) for o in (a, b))
         _products(plan, op, a, b, result)
     else:
         zero = Block()
@@ -476,6 +481,11 @@ def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
         plan.copy(result, out)
         return
     _finish(plan, op, result, bias, out)
+
+
+def has_integer_weights(op: dnn.MatmulOp) -> bool:
+    """Whether the right matrix is of integers, by which a generated kernel multiplies and not cuBLAS."""
+    return str(dnn.element_type_of(op.b)) in ("i8", "ui8", "i16", "ui16", "i32")
 
 
 def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand) -> None:
