@@ -43,6 +43,8 @@ ALGORITHM, LIBRARY_BYTES, PROLOGUE_CHANNELS = "cuda.algorithm", "cuda.library_by
 Attributes that `cuda-assign-workspaces` gives to an op that a library computes: the algorithm of a convolution,
 the bytes of workspace that the library may use, and the channels for which a prologue is computed at once.
 """
+PROLOGUE_IN_PLACE = "cuda.prologue_in_place"
+"""Attribute that it gives to a convolution whose input nobody needs afterwards: the prologue is computed there."""
 LEAST_CHANNELS = 32
 """Channels for which a prologue is computed at once where memory is short."""
 
@@ -246,20 +248,6 @@ def _describable(operand: Operand) -> bool:
     return min(operand.buffer.strides, default=1) > 0
 
 
-def problem_of(op: dnn.ConvOp) -> Problem:
-    """The convolution that cuDNN is asked for."""
-    x, pads = op.input_shape, dnn.ints(op.pads)
-    rank = len(x) - 2
-    low, high = pads[:rank], pads[rank:]
-    if low != high:
-        x = (*x[:2], *(a + size + b for a, size, b in zip(low, x[2:], high, strict=True)))
-        low = (0,) * rank
-    return Problem(
-        x, dnn.shape_of(op.filter), dnn.shape_of(op.outs[0]), low, dnn.ints(op.strides),
-        dnn.ints(op.dilations), op.group_.value.data,
-    )  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Part:
     """Some channels of a convolution's input, from `first` of all of them on."""
@@ -276,7 +264,7 @@ class Part:
 def prologue_channels(op: dnn.ConvOp) -> int:
     """Channels of the input that a prologue is computed for at once."""
     channels = op.input_shape[1]
-    if op.group_.value.data > 1:
+    if op.group_.value.data > 1 or PROLOGUE_IN_PLACE in op.attributes:
         return channels
     return _attribute(op, PROLOGUE_CHANNELS) or min(channels, LEAST_CHANNELS)
 
@@ -296,12 +284,29 @@ def _parts(op: dnn.ConvOp) -> list[Part]:
     return parts
 
 
+def problem_of(op: dnn.ConvOp) -> Problem:
+    """The convolution that cuDNN is asked for; of several parts the widest."""
+    channels = max(part.channels for part in _parts(op))
+    x, pads, filter = op.input_shape, dnn.ints(op.pads), dnn.shape_of(op.filter)
+    groups = op.group_.value.data
+    rank = len(x) - 2
+    low, high = pads[:rank], pads[rank:]
+    spatial = x[2:]
+    if low != high:
+        spatial = tuple(a + size + b for a, size, b in zip(low, spatial, high, strict=True))
+        low = (0,) * rank
+    return Problem(
+        (x[0], channels, *spatial), (filter[0], channels // groups, *filter[2:]), dnn.shape_of(op.outs[0]), low,
+        dnn.ints(op.strides), dnn.ints(op.dilations), groups,
+    )  # fmt: skip
+
+
 def _convolved(plan: Plan, op: dnn.ConvOp, part: Part) -> Operand:
     """What cuDNN takes in the place of a part: after the prologue, padded where ends differ, with its strides."""
     x = part.operand
     if op.prologue is not None:
         extras = [_of_channels(operand_of(value), part) for value in op.prologue_extras]
-        result = plan.temporary(x.buffer.shape)
+        result = x if PROLOGUE_IN_PLACE in op.attributes else plan.temporary(x.buffer.shape)
         _elementwise(plan, op.prologue.block, [x, *extras], result)
         x = result
     pads = dnn.ints(op.pads)
@@ -358,7 +363,8 @@ def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
     relu, extra = ends_in_relu(op)
     z = None if extra is None else operand_of(extra)
     # cuDNN fuses over packed tensors, and adds one of the very layout of the result.
-    packed = op.prologue is not None or pads[: len(pads) // 2] != pads[len(pads) // 2 :]
+    in_workspace = op.prologue is not None and PROLOGUE_IN_PLACE not in op.attributes
+    packed = in_workspace or pads[: len(pads) // 2] != pads[len(pads) // 2 :]
     fuses = (
         relu
         and (packed or parts[-1].operand.buffer.is_contiguous)
