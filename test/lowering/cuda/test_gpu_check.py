@@ -159,6 +159,21 @@ def test_compressible_weights_are_no_easier() -> None:
     assert np.abs(first - second).max() > 1e-3
 
 
+def test_large_outputs_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the nearest of 16 bits of mantissa, the implicit one apart; small ones stay as they are."""
+    exact = np.array([1.0, 1 + 2**-16, 1 + 2**-17 + 2**-20, -3.0e-20, np.inf, np.nan, 0.0], np.float32)
+    np.testing.assert_array_equal(gpu_prepare.rounded(exact), exact)
+    monkeypatch.setattr(gpu_prepare, "LARGE", 0)
+    got = gpu_prepare.rounded(exact)
+    np.testing.assert_array_equal(
+        got[[0, 1, 2, 4, 5, 6]], np.array([1, 1 + 2**-16, 1 + 2**-16, np.inf, np.nan, 0])
+    )
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    changed = gpu_prepare.rounded(values)
+    assert 0 < np.abs(changed / values - 1).max() <= 2**-17
+    assert not (changed.view(np.uint32) & 0x7F).any()
+
+
 @pytest.mark.slow
 def test_resnet50_at_full_size(tmp_path: Path, compiler: list[str]) -> None:
     """The paper's network on 224 x 224 pixels, with random weights, through the script that checks a real GPU."""

@@ -5,6 +5,7 @@ Sources: S. Chetlur et al., cuDNN: Efficient Primitives for Deep Learning, 2014 
 M. Garland, Efficient Sparse Matrix-Vector Multiplication on CUDA, 2008 (a warp for each row of a vector's product).
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -76,9 +77,9 @@ class ProductKernel(GpuKernel):
         return self.b.strides[-1] != 1 and self.b.strides[-2] == 1
 
     @property
+    @abstractmethod
     def tile(self) -> tuple[int, int]:
         """Rows and columns of a result that a block computes."""
-        raise NotImplementedError
 
     @property
     def block(self) -> Extent:
