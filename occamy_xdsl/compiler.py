@@ -22,6 +22,7 @@ from xdsl.dialects.builtin import (
     DictionaryAttr,
     IntegerAttr,
     ModuleOp,
+    StringAttr,
     TensorType,
 )
 from xdsl.dialects.func import CallOp
@@ -43,10 +44,11 @@ from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEI
 from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, timed_ops
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
 from occamy_xdsl.lowering.cuda import ptx
-from occamy_xdsl.lowering.cuda.convert_dnn_to_cuda import MODEL_BYTES
+from occamy_xdsl.lowering.cuda.convert_dnn_to_cuda import CALLS, MODEL_BYTES
 from occamy_xdsl.lowering.cuda.convolutions import Problem
 from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
-from occamy_xdsl.lowering.cuda.select import ALIGNMENT, problem_of
+from occamy_xdsl.lowering.cuda.select import problem_of
+from occamy_xdsl.lowering.cuda.steps import ALIGNMENT
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import (
@@ -64,7 +66,7 @@ from occamy_xdsl.pipelines import (
 )
 from occamy_xdsl.report.memory import BudgetStep, MemoryReport, ModeStep, PassStep, live_bytes
 from occamy_xdsl.runtime.cuda import CudaModel
-from occamy_xdsl.runtime.executable import Executable, LoadedModel
+from occamy_xdsl.runtime.executable import Array, Executable, LoadedModel
 from occamy_xdsl.runtime.jit import JitModel
 from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
 from occamy_xdsl.transforms.dnn_stripe import WHOLE_PEAK
@@ -79,6 +81,10 @@ SILENT = (
     "verify-dnn-pool",
 )
 """Passes that change no memory, or whose effect shows only once tensors share memory again."""
+
+
+ELAPSED = "cudaEventElapsedTime"
+"""The additional output of a profile on a GPU: milliseconds of each step."""
 
 
 def make_context() -> Context:
@@ -498,8 +504,14 @@ class Compilation:
         return ptx.assemble(text_of(kernels), self.options.processor) if kernels.body.block.ops else ""
 
     def kernels(self) -> list[tuple[str, str]]:
-        """The ONNX node and the kernel of each call, in order of execution; control flow counts as one call."""
+        """
+        The ONNX node and the kernel of each call that a profile times, in order of execution; control flow counts as
+        one call. For a GPU the model must be compiled for a profile.
+        """
         self.run_to("mlir")
+        if self.options.is_cuda:
+            calls = cast(ArrayAttr[ArrayAttr[StringAttr]], self.module.attributes[CALLS])
+            return [(node.data, kernel.data) for node, kernel in calls]
         return [
             (node_name(op), calls[0].callee.string_value() if len(calls) == 1 else op.name)
             for op in timed_ops(self.module)
@@ -518,7 +530,13 @@ class Compilation:
         assert self._signature is not None
         inputs, outputs = self._signature
         if self.options.profile:
-            outputs += (TensorSpec(CLOCK, "int64", (len(timed_ops(self.module)) + 1, 2)),)
+            calls = len(self.kernels())
+            is_cuda = self.options.is_cuda
+            outputs += (
+                TensorSpec(ELAPSED, "float32", (calls,))
+                if is_cuda
+                else TensorSpec(CLOCK, "int64", (calls + 1, 2)),
+            )
         return Signature(
             inputs,
             outputs,
@@ -629,6 +647,14 @@ def write_weights(module: ModuleOp, path: Path) -> Path:
             file.write(np.ascontiguousarray(array).tobytes())
         file.truncate(_count(module, WEIGHTS_BYTES))
     return path
+
+
+def call_times(outputs: Mapping[str, Array]) -> Array:
+    """Microseconds of each call of a run, from the output that a profile adds to the model's; see `kernels`."""
+    if ELAPSED in outputs:
+        return 1e3 * outputs[ELAPSED].astype(np.float64)
+    seconds, nanoseconds = outputs[CLOCK].T
+    return np.diff(1e6 * seconds + 1e-3 * nanoseconds)
 
 
 class CompiledExecutable(Executable):

@@ -154,8 +154,6 @@ class Options:
             raise UsageError(
                 f"target '{self.target}': unknown architecture '{self.processor}', known are: {known}"
             )
-        if self.profile:
-            raise UsageError(f"profile: not available for target '{self.target}'")
 
     @property
     def is_cuda(self) -> bool:
@@ -341,7 +339,7 @@ def stages(options: Options) -> list[Stage]:
         # What NVIDIA's libraries take: stored, row-major inputs of f32 at multiples of 256 bytes.
         # A GPU runs what the host enqueues before any result is known.
         conversion = [_spec("convert-onnx-to-dnn", unroll=8192), "dnn-convert-if-to-select"]
-        fusion = ["dnn-fuse-layers"]
+        fusion = [_spec("dnn-fuse-dequantization", convolutions=False), "dnn-fuse-layers"]
         layouts = _spec("dnn-assign-layouts", channels_last=False)
         choices: dict[str, Any] = {
             "limit": options.workspace_limit,
@@ -351,8 +349,9 @@ def stages(options: Options) -> list[Stage]:
         given = {name: value for name, value in choices.items() if value is not None}
         workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **given)
         alignment = {"alignment": 256}
-        streaming = {"stream-weights": True} if options.stream_weights else {}
-        lowering = _spec("convert-dnn-to-cuda", chip=options.processor, **streaming)
+        flags = {"stream-weights": options.stream_weights, "profile": options.profile}
+        wanted = {name: True for name, flag in flags.items() if flag}
+        lowering = _spec("convert-dnn-to-cuda", chip=options.processor, **wanted)
     else:
         conversion = ["convert-onnx-to-dnn"]
         fusion, layouts = ["dnn-fuse-dequantization", "dnn-fuse-layers"], "dnn-assign-layouts"
@@ -397,7 +396,7 @@ def stages(options: Options) -> list[Stage]:
                 lowering,
                 *(["cpu-check-allocations"] if options.allocates and not options.is_cuda else []),
                 *(["cpu-stream-weights"] if options.stream_weights and not options.is_cuda else []),
-                *(["cpu-insert-clock"] if options.profile else []),
+                *(["cpu-insert-clock"] if options.profile and not options.is_cuda else []),
             ],
         ),
     ]

@@ -31,6 +31,14 @@ def _arg_max() -> ModelProto:
     return helper.make_model(helper.make_graph([node], "net", [x], [y]), opset_imports=opset, ir_version=8)
 
 
+def _quantised(n: Net, columns: int) -> str:
+    """A product by int8 weights with a scale a column; they repeat one table, so that they can be carried."""
+    table = np.random.default_rng(0).integers(-128, 128, 4093)
+    weights = n.const(np.resize(table, (768, columns)), np.int8)
+    scales = n.const(np.linspace(1e-3, 2e-3, columns), np.float32)
+    return n.op("MatMul", "x", n.op("DequantizeLinear", weights, scales, axis=1))
+
+
 CASES: dict[str, Callable[[], ModelProto]] = {
     "convolution": _one(lambda n: n.conv("x", 64, 64)),
     "convolution_relu": _one(lambda n: n.op("Relu", n.conv("x", 64, 64))),
@@ -58,6 +66,8 @@ CASES: dict[str, Callable[[], ModelProto]] = {
         lambda n: n.op("MatMul", "x", n.op("Transpose", "x", perm=[0, 2, 1])), (12, 128, 64)
     ),
     "gemm": _one(lambda n: n.op("Gemm", "x", n.random(1000, 2048, scale=0.03), n.random(1000), transB=1), (1, 2048)),
+    "product_by_quantised_weights": _one(lambda n: _quantised(n, 3072), (1, 768)),
+    "products_by_quantised_weights": _one(lambda n: _quantised(n, 768), (128, 768)),
     "elementwise": _one(lambda n: n.op("Mul", n.op("Sigmoid", "x"), "x")),
     "elementwise_broadcast": _one(lambda n: n.op("Add", "x", n.random(64, 1, 1))),
     "transpose": _one(lambda n: n.op("Transpose", "x", perm=[0, 2, 3, 1])),

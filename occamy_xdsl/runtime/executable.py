@@ -63,6 +63,8 @@ class Executable:
         self.bound = model.bind(0 if self._pool is None else self._pool.ctypes.data)
         """Runs the model on addresses of inputs and outputs; for a GPU a `BoundLibrary`."""
         self._lock = threading.Lock()
+        self._last: tuple[list[Array], list[Array]] | None = None
+        """Inputs and outputs of the last run on a GPU."""
 
     @property
     def signature(self) -> Signature:
@@ -115,13 +117,15 @@ class Executable:
         if poison and self._pool is None:
             raise UsageError("poison: the pool is in the memory of a GPU")
         arrays = bind_inputs(self.signature.inputs, inputs)
-        results = _bind_outputs(self.signature.outputs, out or {}, arrays)
+        results = _bind_outputs(self.signature.outputs, out or {}, arrays, self.signature.pool_alignment)
         with self._lock:
             if poison and self._pool is not None:
                 self._pool.fill(POISON)
                 for result in results:
                     result.reshape(-1).view(np.uint8).fill(POISON)
             self.bound([array.ctypes.data for array in arrays], [array.ctypes.data for array in results])
+            # A GPU that has the host's memory may use them again, see `BoundLibrary.enqueue`.
+            self._last = (arrays, results) if self.signature.is_cuda else None
         return {spec.name: array for spec, array in zip(self.signature.outputs, results, strict=True)}
 
     def __call__(self, *inputs: Any, **named: Any) -> dict[str, Array]:
@@ -139,7 +143,7 @@ class Executable:
 
 
 def aligned_bytes(size: int, alignment: int) -> Array:
-    """`size` > 0 uninitialised bytes whose address is a multiple of `alignment`."""
+    """`size` uninitialised bytes whose address is a multiple of `alignment`."""
     storage = np.empty(size + alignment, np.uint8)
     start = -storage.ctypes.data % alignment
     return storage[start : start + size]
@@ -189,9 +193,9 @@ def _check_type(what: str, spec: TensorSpec, array: Array) -> None:
 
 
 def _bind_outputs(
-    specs: Sequence[TensorSpec], out: Mapping[str, Array], inputs: Sequence[Array]
+    specs: Sequence[TensorSpec], out: Mapping[str, Array], inputs: Sequence[Array], alignment: int
 ) -> list[Array]:
-    """The arrays to write to: those of `out`, checked, and new ones for the rest."""
+    """The arrays to write to: those of `out`, checked, and new ones at multiples of `alignment` for the rest."""
     for name in out:
         if all(name != spec.name for spec in specs):
             names = ", ".join(spec.name for spec in specs)
@@ -199,7 +203,8 @@ def _bind_outputs(
     arrays: list[Array] = []
     for spec in specs:
         if spec.name not in out:
-            arrays.append(np.empty(spec.shape, spec.element.numpy))
+            storage = aligned_bytes(spec.bytes, alignment)
+            arrays.append(storage.view(spec.element.numpy).reshape(spec.shape))
             continue
         array, what = out[spec.name], f"output '{spec.name}'"
         if not isinstance(array, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may err
@@ -309,7 +314,11 @@ class BoundLibrary:
         return function(self._model)
 
     def enqueue(self) -> None:
-        """Put the model on its stream, on the inputs of the last run, and return; raises OccamyError."""
+        """
+        Put the model on its stream, on the inputs of the last run, and return.
+
+        A GPU that has the host's memory may write to the outputs of the last run. Raises OccamyError.
+        """
         self._check(self._library.occamy_enqueue(self._model))
 
     def capture(self) -> None:

@@ -5,7 +5,7 @@ Source: CUDA Runtime API 13, modules Device, Stream, Event, Memory and Graph Man
 """
 
 import ctypes
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,18 +23,33 @@ _H2D, _D2H, _D2D = (
 )
 
 
+@dataclass(frozen=True)
+class Registered:
+    """Memory of the host that the device reaches, and where it does."""
+
+    bytes: int
+    device_address: int
+
+
 class CudaRuntime(SimulatedLibrary):
     """libcudart."""
 
     def __init__(self, device: Device):
         super().__init__(device)
         self._pinned: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
+        self._registered: dict[int, Registered] = {}
+        """Memory of the host that the device can reach, by address."""
         self._created_streams = 0
 
     def leaks(self) -> list[str]:
-        """One line for each pinned host allocation that is not freed."""
-        return [
+        """One line for each pinned host allocation that is not freed, or registration that is not ended."""
+        pinned = [
             f"{len(block)} bytes of pinned host memory were never freed" for block in self._pinned.values()
+        ]
+        return pinned + [
+            f"{found.bytes} bytes of host memory were never unregistered"
+            for address, found in self._registered.items()
+            if address not in self._pinned
         ]
 
     # --- device ---
@@ -59,7 +74,9 @@ class CudaRuntime(SimulatedLibrary):
             raise RefusalError(CONSTANTS["cudaErrorInvalidDevice"], f"there is no device {number}")
         values = {
             CONSTANTS["cudaDevAttrMultiProcessorCount"]: 1,
-            CONSTANTS["cudaDevAttrIntegrated"]: 0,
+            CONSTANTS["cudaDevAttrIntegrated"]: int(self.device.is_integrated),
+            CONSTANTS["cudaDevAttrPageableMemoryAccess"]: int(self.device.memory.reaches_host),
+            CONSTANTS["cudaDevAttrHostRegisterReadOnlySupported"]: 1,
             CONSTANTS["cudaDevAttrComputeCapabilityMajor"]: self.device.architecture // 10,
             CONSTANTS["cudaDevAttrComputeCapabilityMinor"]: self.device.architecture % 10,
         }
@@ -106,8 +123,10 @@ class CudaRuntime(SimulatedLibrary):
     @implements("cudaHostAlloc")
     def allocate_host(self, result: int | None, size: int, flags: int) -> None:
         block = (ctypes.c_uint8 * max(size, 1))()
-        self._pinned[ctypes.addressof(block)] = block
-        host_memory.write_result(result, ctypes.addressof(block))
+        address = ctypes.addressof(block)
+        self._pinned[address] = block
+        self._map(address, len(block), read_only=False)
+        host_memory.write_result(result, address)
 
     @implements("cudaFreeHost")
     def free_host(self, address: int | None) -> int:
@@ -116,8 +135,63 @@ class CudaRuntime(SimulatedLibrary):
         if address not in self._pinned:
             raise FaultError(f"{address:#x} is not pinned host memory, or was freed before")
         status = self.device.drain_all()
+        self.device.memory.unmap_host(self._registered.pop(address).device_address)
         del self._pinned[address]
         return status
+
+    def _map(self, address: int, size: int, *, read_only: bool) -> None:
+        mapped = self.device.memory.map_host(address, size, read_only=read_only)
+        self._registered[address] = Registered(size, mapped)
+
+    def _find_registered(self, address: int) -> tuple[int, Registered] | None:
+        """The registered memory around an address, and where it starts."""
+        entries = self._registered.items()
+        return next(((a, r) for a, r in entries if a <= address < a + r.bytes), None)
+
+    @implements("cudaHostRegister")
+    def register(self, address: int | None, size: int, flags: int) -> None:
+        if not address or not size:
+            raise FaultError("no memory to register")
+        host_memory.read_bytes(address, 1, "the memory to register")
+        host_memory.read_bytes(address + size - 1, 1, "the end of the memory to register")
+        if self._find_registered(address) or self._find_registered(address + size - 1):
+            status = CONSTANTS["cudaErrorHostMemoryAlreadyRegistered"]
+            raise RefusalError(status, f"{address:#x} is registered already")
+        read_only = bool(flags & CONSTANTS["cudaHostRegisterReadOnly"])
+        if not read_only and not host_memory.is_writable(address):
+            raise RefusalError(CONSTANTS["cudaErrorInvalidValue"], "the memory cannot be written to")
+        self._map(address, size, read_only=read_only)
+
+    @implements("cudaHostUnregister")
+    def unregister(self, address: int | None) -> int:
+        found = self._registered.get(address or 0)
+        if found is None or address in self._pinned:
+            status = CONSTANTS["cudaErrorHostMemoryNotRegistered"]
+            raise RefusalError(status, f"{address or 0:#x} is not the address of registered memory")
+        status = self.device.drain_all()
+        self.device.memory.unmap_host(found.device_address)
+        del self._registered[address or 0]
+        return status
+
+    @implements("cudaHostGetDevicePointer")
+    def get_device_pointer(self, result: int | None, address: int | None, flags: int) -> None:
+        found = self._find_registered(address or 0)
+        if found is None:
+            raise RefusalError(CONSTANTS["cudaErrorInvalidValue"], f"{address or 0:#x} is not registered")
+        start, registered = found
+        host_memory.write_result(result, registered.device_address + (address or 0) - start)
+
+    @implements("cudaPointerGetAttributes")
+    def get_pointer_attributes(self, result: int | None, address: int | None) -> None:
+        """Type, device, and the addresses on device and host: since CUDA 11 unknown memory is no error."""
+        kind, on_device, on_host = "Unregistered", 0, address or 0
+        if found := self._find_registered(address or 0):
+            start, registered = found
+            kind, on_device = "Host", registered.device_address + on_host - start
+        elif self.device.memory.is_allocated(address or 0):
+            kind, on_device, on_host = "Device", address or 0, 0
+        fields = np.array([CONSTANTS[f"cudaMemoryType{kind}"], on_device, on_host], np.uint64)
+        host_memory.write_bytes(result, fields, "the address for the result")
 
     @implements("cudaMemcpyAsync")
     def copy(self, target: int | None, source: int | None, size: int, kind: int, stream: int | None) -> None:
@@ -167,7 +241,7 @@ class CudaRuntime(SimulatedLibrary):
         found = self.device.stream(stream)
         if found.capture is not None:
             raise FaultError("a stream that is being captured cannot be waited for")
-        return self.device.drain(found)
+        return self.device.wait(found)
 
     @implements("cudaStreamDestroy")
     def destroy_stream(self, stream: int | None) -> None:
@@ -186,8 +260,10 @@ class CudaRuntime(SimulatedLibrary):
         def action() -> None:
             if not record.done and device.drain(origin, record):
                 raise FaultError("the work that this stream waits for has failed")
+            waiting.clock.join(record.clock)
 
-        device.enqueue(device.stream(stream), "cudaStreamWaitEvent", action)
+        waiting = device.stream(stream)
+        device.enqueue(waiting, "cudaStreamWaitEvent", action)
 
     # --- events ---
 
@@ -206,7 +282,7 @@ class CudaRuntime(SimulatedLibrary):
         found = self.device.get(event, Event, "event")
         if found.record is None or found.stream is None:
             return 0
-        return self.device.drain(found.stream, found.record)
+        return self.device.wait(found.stream, found.record)
 
     @implements("cudaEventElapsedTime")
     def elapsed_time(self, result: int | None, start: int | None, end: int | None) -> None:
@@ -254,7 +330,8 @@ class CudaRuntime(SimulatedLibrary):
             self.device.stream(stream),
         )
         for operation in found.graph.operations:
-            self.device.append(target, replace(operation, call=self.device.call[1], done=False))
+            call = self.device.call[1]
+            self.device.append(target, replace(operation, call=call, after=self.device.now(), done=False))
 
     @implements("cudaGraphExecDestroy")
     def destroy_executable(self, executable: int | None) -> None:

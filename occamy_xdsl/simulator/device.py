@@ -21,6 +21,19 @@ ILLEGAL_ADDRESS = 700
 Object = TypeVar("Object")
 
 
+class Clock(dict[str, int]):
+    """
+    How many operations of each stream, by name, have surely happened: a vector clock.
+
+    Source: C. Fidge, Timestamps in message-passing systems that preserve the partial ordering, 1988.
+    """
+
+    def join(self, other: Mapping[str, int]) -> None:
+        """Make it the time at which also all of `other` has happened."""
+        for stream, count in other.items():
+            self[stream] = max(count, self.get(stream, 0))
+
+
 @dataclass(eq=False)
 class Operation:
     """A piece of work in a stream."""
@@ -30,7 +43,11 @@ class Operation:
     """Number of the call that asked for it."""
     action: Callable[[], None]
     arguments: Mapping[str, Any]
+    after: Clock
+    """What had happened when it was asked for, as far as the host knew."""
     done: bool = False
+    clock: Clock = field(default_factory=Clock)
+    """What has surely happened before its end."""
 
 
 @dataclass(eq=False)
@@ -56,6 +73,8 @@ class Stream:
     """Whether the default stream waits for it."""
     queue: deque[Operation] = field(default_factory=deque[Operation])
     capture: Graph | None = None
+    clock: Clock = field(default_factory=Clock)
+    """What has surely happened before its next operation."""
 
 
 @dataclass(eq=False)
@@ -69,8 +88,10 @@ class Event:
 class Device:
     """Everything that the libraries share."""
 
-    def __init__(self, capacity: int, architecture: int):
-        self.memory = DeviceMemory(capacity)
+    def __init__(self, capacity: int, architecture: int, *, is_integrated: bool, reaches_host: bool):
+        self.memory = DeviceMemory(capacity, reaches_host=reaches_host)
+        self.is_integrated = is_integrated
+        """Whether the device has the host's memory."""
         self.architecture = architecture
         """Compute capability as in `sm_90`: 90."""
         self.trace = Trace()
@@ -83,6 +104,10 @@ class Device:
         self.call: tuple[str, int] = ("", 0)
         """Name and number of the call that is being served."""
         self.default_stream = Stream("default stream", blocking=False)
+        self.host_clock = Clock()
+        """What the host has waited for."""
+        self._moments: dict[int, tuple[str, int]] = {}
+        """Stream and place in it of each operation, by number."""
         self._handles: dict[int, tuple[str, object]] = {}
         self._next_handle = 0x6000_0000_0000
         self._operations = 0
@@ -142,9 +167,13 @@ class Device:
 
     def enqueue(self, stream: Stream, name: str, action: Callable[[], None], **arguments: Any) -> Operation:
         """Put work at the end of a stream, or into the graph that is being captured."""
-        operation = Operation(name, self.call[1], action, arguments)
+        operation = Operation(name, self.call[1], action, arguments, self.now())
         self.append(stream, operation)
         return operation
+
+    def now(self) -> Clock:
+        """What has happened as far as the host knows."""
+        return Clock(self.host_clock)
 
     def append(self, stream: Stream, operation: Operation) -> None:
         """Put an operation at the end of a stream, or into the graph that is being captured."""
@@ -170,15 +199,22 @@ class Device:
                 return ILLEGAL_ADDRESS
         return 0
 
+    def wait(self, stream: Stream, until: Operation | None = None) -> int:
+        """Let the host wait for the work of a stream, as `drain` does it."""
+        status = self.drain(stream, until)
+        self.host_clock.join(stream.clock if until is None else until.clock)
+        return status
+
     def drain_all(self) -> int:
-        """Run the work of all streams; a cudaError_t."""
-        return next((status for stream in self._streams() if (status := self.drain(stream))), 0)
+        """Let the host wait for the work of all streams; a cudaError_t."""
+        return next((status for stream in self._streams() if (status := self.wait(stream))), 0)
 
     def _execute(self, operation: Operation, stream: Stream) -> bool:
         """Run one operation; whether it went well."""
         self._operations += 1
         self.memory.operation = self._operations
         self.memory.operation_names[self._operations] = operation.name
+        self._tick(operation, stream)
         self.trace.add(operation.name, stream.name, call=operation.call, **operation.arguments)
         operation.done = True
         try:
@@ -186,4 +222,27 @@ class Device:
         except (FaultError, AccessError, PtxError) as error:
             self.violation(str(error), (operation.name, operation.call))
             return False
+        finally:
+            operation.clock = Clock(stream.clock)
         return True
+
+    def _tick(self, operation: Operation, stream: Stream) -> None:
+        """The time at which an operation happens: after all before it in the stream, and what the host knew of."""
+        clock = stream.clock
+        clock.join(operation.after)
+        # The default stream and blocking ones wait for each other.
+        if stream is self.default_stream:
+            for other in self._streams():
+                if other.blocking:
+                    clock.join(other.clock)
+        elif stream.blocking:
+            clock.join(self.default_stream.clock)
+        clock[stream.name] = clock.get(stream.name, 0) + 1
+        self._moments[self._operations] = stream.name, clock[stream.name]
+
+        def is_before(number: int) -> bool:
+            """Whether an operation has surely happened before the one that runs now."""
+            name, place = self._moments[number]
+            return clock.get(name, 0) >= place
+
+        self.memory.is_before = is_before if len(self._streams()) > 2 else None

@@ -4,6 +4,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -36,6 +37,34 @@ def read_bytes(address: int | None, size: int, what: str) -> bytes:
     if len(data) != size:
         raise FaultError(f"{what}: {size} bytes at {address:#x} are not memory of the host")
     return data
+
+
+def is_mapped(address: int) -> bool:
+    """Whether there is memory at an address."""
+    file = _memory_file()
+    try:
+        return file is None or len(os.pread(file, 1, address)) == 1
+    except (OSError, OverflowError):
+        return False
+
+
+def is_writable(address: int) -> bool:
+    """Whether this process may write to an address; true where the system does not say."""
+    try:
+        with Path("/proc/self/maps").open() as maps:
+            for line in maps:
+                span, permissions, *_ = line.split(maxsplit=2)
+                low, high = (int(end, 16) for end in span.split("-"))
+                if low <= address < high:
+                    return "w" in permissions
+    except OSError:
+        return True
+    return False
+
+
+def view(address: int, size: int) -> Array:
+    """The `size` bytes at an address, which must be mapped as long as the array is used."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
 def write_bytes(address: int | None, data: Array, what: str) -> None:

@@ -4,14 +4,19 @@ Device memory: addresses that are mapped nowhere, contents with a record of who 
 Fresh memory holds 0xFF bytes, which are NaNs in floating-point types. Reading bytes that were never written,
 or that a library used as workspace since, is a fault; so is touching what lies outside of every allocation
 or has been freed.
+
+Memory of the host that a program has mapped for the device has an address here, too, and its contents there. An
+integrated device that reaches all memory of the host reads it at the host's addresses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
+from occamy_xdsl.simulator import host_memory
 from occamy_xdsl.simulator.faults import FaultError, RefusalError
 from occamy_xdsl.simulator.ptx.arithmetic import Array
 from occamy_xdsl.simulator.ptx.errors import AccessError
@@ -26,6 +31,7 @@ POISON = 0xFF
 OUT_OF_MEMORY = 2
 """cudaErrorMemoryAllocation."""
 
+_READ_ONLY = "writes to memory of the host that is registered as read-only"
 _FIRST_ADDRESS = 0x5000_0000_0000
 _NEVER, _WORKSPACE = 0, -1
 
@@ -38,9 +44,13 @@ class Allocation:
     bytes: int
     data: Array
     """Contents; longer than `bytes` by padding to whole vectors."""
-    writer: Array
-    """Number of the operation that wrote each byte, 0 if none, negative if it used it as workspace."""
+    writer: Array | None
+    """Number of the operation that wrote each byte, 0 if none, negative if it used it as workspace; None where the
+    host writes, too."""
     live: bool = True
+    read_only: bool = False
+    reader: Array | None = None
+    """Number of the last operation that read each byte, 0 if none; None where no stream could disturb it."""
 
     @property
     def end(self) -> int:
@@ -79,15 +89,22 @@ class Region:
 
 
 class DeviceMemory:
-    """All memory of the device, `capacity` bytes; `operation` numbers whoever touches it at the moment."""
+    """
+    All memory of the device, `capacity` bytes; `operation` numbers whoever touches it at the moment.
 
-    def __init__(self, capacity: int):
+    With `reaches_host` the host's addresses are addresses of the device.
+    """
+
+    def __init__(self, capacity: int, *, reaches_host: bool = False):
         self.capacity = capacity
+        self.reaches_host = reaches_host
         self.used = 0
         """Bytes allocated now."""
         self.peak = 0
         """Most bytes that were allocated at any time."""
         self.operation = 0
+        self.is_before: Callable[[int], bool] | None = None
+        """Whether an operation, by number, has surely happened before the current one; None for a single stream."""
         self.operation_names: dict[int, str] = {}
         self._allocations: list[Allocation] = []
         self._next = _FIRST_ADDRESS
@@ -104,19 +121,34 @@ class DeviceMemory:
                 OUT_OF_MEMORY, f"{size} bytes do not fit, {self.capacity - self.used} are free"
             )
         padded = -(-size // ALIGNMENT) * ALIGNMENT
-        allocation = Allocation(
-            self._next, size, np.full(padded, POISON, np.uint8), np.full(padded, _NEVER, np.int32)
-        )
-        self._allocations.append(allocation)
-        self._next += -(-(padded + GAP) // GAP) * GAP
+        data, writer = np.full(padded, POISON, np.uint8), np.full(padded, _NEVER, np.int32)
         self.used += size
         self.peak = max(self.peak, self.used)
+        return self._add(Allocation(self._next, size, data, writer))
+
+    def _add(self, allocation: Allocation) -> int:
+        self._allocations.append(allocation)
+        self._next = -(-(allocation.end + GAP) // GAP) * GAP
         return allocation.address
+
+    def map_host(self, address: int, size: int, *, read_only: bool) -> int:
+        """The device's address of `size` bytes of the host's memory, which `unmap_host` takes away again."""
+        data = host_memory.view(address, size)
+        # Another address than the host's, but as far from a multiple of a page.
+        start = self._next + address % 4096
+        return self._add(Allocation(start, size, data, None, read_only=read_only))
+
+    def unmap_host(self, address: int) -> None:
+        """End the use of memory that was mapped at an address of the device."""
+        allocation = self._find(address)
+        assert allocation is not None
+        allocation.live = False
+        allocation.data = np.zeros(0, np.uint8)
 
     def free(self, address: int) -> None:
         """Free an allocation by its first address."""
         allocation = self._find(address)
-        if allocation is None or allocation.address != address:
+        if allocation is None or allocation.address != address or allocation.writer is None:
             raise FaultError(f"{address:#x} is not the address of an allocation")
         if not allocation.live:
             raise FaultError(f"double free of the {allocation.bytes} bytes at {address:#x}")
@@ -124,9 +156,16 @@ class DeviceMemory:
         allocation.data = allocation.writer = np.zeros(0, np.uint8)
         self.used -= allocation.bytes
 
-    def _find(self, address: int) -> Allocation | None:
-        """The allocation, live or not, around an address."""
-        return next((a for a in self._allocations if a.address <= address < max(a.end, a.address + 1)), None)
+    def _find(self, address: int, size: int = 1) -> Allocation | None:
+        """The allocation, live or not, around an address; where the device reaches them, `size` bytes of the host."""
+        found = next((a for a in self._allocations if a.address <= address < max(a.end, a.address + 1)), None)
+        if found is None and self.reaches_host and _is_mapped(address, size):
+            return Allocation(address, size, host_memory.view(address, size), None)
+        return found
+
+    def is_allocated(self, address: int) -> bool:
+        """Whether an address is in device memory that is allocated."""
+        return any(a.address <= address < a.end and a.writer is not None for a in self.live)
 
     def _describe(self, address: int, size: int) -> str:
         """Why `size` bytes at an address cannot be touched."""
@@ -136,6 +175,8 @@ class DeviceMemory:
             if before:
                 a = before[-1]
                 return f"{address:#x} lies {address - a.end} bytes past the end of an allocation of {a.bytes} bytes"
+            if host_memory.is_mapped(address):
+                return f"{address:#x} is memory of the host that is not registered, or its address there"
             return f"{address:#x} is no address of the device"
         offset = address - allocation.address
         if not allocation.live:
@@ -146,29 +187,44 @@ class DeviceMemory:
 
     def _locate(self, address: int, size: int) -> tuple[Allocation, int]:
         """The live allocation that holds the bytes, and their offset in it."""
-        allocation = self._find(address)
+        allocation = self._find(address, size)
         if allocation is None or not allocation.live or address + size > allocation.end:
             raise FaultError(self._describe(address, size))
         return allocation, address - allocation.address
 
     # --- arrays, for the libraries ---
 
-    def _views(self, region: Region) -> tuple[Array, Array]:
-        """Elements of a region, and the operations that wrote the first byte of each."""
+    def _views(self, region: Region) -> tuple[Array, Array | None, Array | None]:
+        """Elements of a region, and the operations that wrote and read the bytes of each, where they are known."""
         allocation, offset = self._locate(region.address, region.bytes)
         dtype = np.dtype(region.dtype)
         if region.address % dtype.itemsize:
             raise FaultError(f"misaligned address {region.address:#x} for elements of {dtype.itemsize} bytes")
         steps = [stride * dtype.itemsize for stride in region.strides]
+        shape, bytes_ = (*region.shape, dtype.itemsize), [*(4 * step for step in steps), 4]
         data = np.ndarray(region.shape, dtype, allocation.data, offset, steps)
-        writer = np.ndarray(
-            (*region.shape, dtype.itemsize),
-            np.int32,
-            allocation.writer,
-            4 * offset,
-            [4 * s for s in steps] + [4],
+        writer, reader = (
+            None if record is None else np.ndarray(shape, np.int32, record, 4 * offset, bytes_)
+            for record in (allocation.writer, self._readers_of(allocation))
         )
-        return data, writer
+        return data, writer, reader
+
+    def _readers_of(self, allocation: Allocation) -> Array | None:
+        """The record of who reads an allocation, from when there are several streams."""
+        if allocation.reader is None and allocation.writer is not None and self.is_before is not None:
+            allocation.reader = np.zeros_like(allocation.writer)
+        return allocation.reader
+
+    def _races(self, writer: Array, reader: Array | None) -> str | None:
+        """What is wrong where nothing orders the current operation and those that touched the bytes before it."""
+        if self.is_before is None:
+            return None
+        for record, verb in ((writer, "writes"), (reader, "reads")):
+            for number in () if record is None else np.unique(np.abs(record)):
+                if number and not self.is_before(int(number)):
+                    name = self.operation_names[int(number)]
+                    return f"race between streams: '{name}' {verb} the same bytes, and nothing orders the two"
+        return None
 
     def check(self, region: Region) -> None:
         """Raise FaultError unless a region lies in live memory."""
@@ -176,16 +232,21 @@ class DeviceMemory:
             self._views(region)
 
     def read(self, region: Region) -> Array:
-        """A copy of the elements of a region; raises FaultError if one was never written."""
+        """A copy of the elements of a region; raises FaultError if one was never written, or may be right now."""
         if 0 in region.shape:
             return np.zeros(region.shape, region.dtype)
-        data, writer = self._views(region)
-        missing = writer <= 0
-        if missing.any():
-            where = np.unravel_index(first(missing), missing.shape)
-            fact = self._history(int(writer[where]))
-            at = tuple(int(i) for i in where[:-1])
-            raise FaultError(f"reads {int(missing.sum())} bytes {fact}, first in element {at}")
+        data, writer, reader = self._views(region)
+        if writer is not None:
+            missing = writer <= 0
+            if missing.any():
+                where = np.unravel_index(first(missing), missing.shape)
+                fact = self._history(int(writer[where]))
+                at = tuple(int(i) for i in where[:-1])
+                raise FaultError(f"reads {int(missing.sum())} bytes {fact}, first in element {at}")
+            if race := self._races(writer, None):
+                raise FaultError(race)
+        if reader is not None:
+            reader[...] = self.operation
         return data.copy()
 
     def _history(self, writer: int) -> str:
@@ -194,25 +255,31 @@ class DeviceMemory:
         return f"that '{self.operation_names.get(-writer, 'an operation')}' overwrote as workspace"
 
     def write(self, region: Region, values: Array) -> None:
-        """Set the elements of a region."""
+        """Set the elements of a region; raises FaultError where the host or another stream must not see that."""
         if 0 not in region.shape:
-            data, writer = self._views(region)
-            data[...] = values
-            writer[...] = self.operation
+            self._overwrite(region, values, self.operation)
+
+    def _overwrite(self, region: Region, values: Array | int, mark: int) -> None:
+        if self._locate(region.address, region.bytes)[0].read_only:
+            raise FaultError(_READ_ONLY)
+        data, writer, reader = self._views(region)
+        if writer is not None:
+            if race := self._races(writer, reader):
+                raise FaultError(race)
+            writer[...] = mark
+        data[...] = values
 
     def clobber(self, address: int, size: int) -> None:
         """Use bytes as workspace: what they hold afterwards is undefined."""
         if size:
-            data, writer = self._views(Region.of_bytes(address, size))
-            data[...] = POISON
-            writer[...] = -self.operation
+            self._overwrite(Region.of_bytes(address, size), POISON, -self.operation)
 
     # --- words, for kernels ---
 
     def _gather(self, addresses: Array, size: int) -> tuple[Allocation, Array]:
-        """The allocation that holds all addresses, and their index in rows of `size` bytes."""
+        """The allocation that holds all addresses, and their offsets in it."""
         low = int(addresses.min())
-        allocation = self._find(low)
+        allocation = self._find(low, int(addresses.max()) + size - low)
         if allocation is None or not allocation.live:
             raise AccessError(self._fault("out-of-bounds", low, size), first(addresses == low))
         outside = addresses + size > allocation.end
@@ -220,29 +287,54 @@ class DeviceMemory:
             position = first(outside)
             address = int(addresses[position])
             raise AccessError(self._fault("out-of-bounds", address, size), position)
-        return allocation, (addresses - allocation.address) // size
+        return allocation, addresses - allocation.address
 
     def _fault(self, kind: str, address: int, size: int) -> str:
         return f"{kind} access of {size} bytes, {self._describe(address, size)}"
 
     def load(self, addresses: Array, size: int) -> Array:
         """Bytes at aligned addresses, shape (addresses, size); raises AccessError."""
-        allocation, rows = self._gather(addresses, size)
-        missing = (allocation.writer.reshape(-1, size)[rows] <= 0).any(axis=1)
+        allocation, offsets = self._gather(addresses, size)
+        if allocation.writer is None:
+            return sliding_window_view(allocation.data, size)[offsets]
+        rows = offsets // size
+        writer, reader = allocation.writer.reshape(-1, size)[rows], self._readers_of(allocation)
+        missing = (writer <= 0).any(axis=1)
         if missing.any():
             position = first(missing)
-            writer = int(allocation.writer.reshape(-1, size)[rows[position]].min())
-            offset = int(addresses[position]) - allocation.address
-            raise AccessError(f"reads bytes {self._history(writer)}, at offset {offset}", position)
+            fact = self._history(int(writer[position].min()))
+            raise AccessError(f"reads bytes {fact}, at offset {offsets[position]}", position)
+        if race := self._races(writer, None):
+            raise AccessError(race, 0)
+        if reader is not None:
+            reader.reshape(-1, size)[rows] = self.operation
         return allocation.data.reshape(-1, size)[rows]
 
     def store(self, addresses: Array, data: Array) -> None:
         """Write bytes, shape (addresses, size), at aligned addresses; raises AccessError."""
         size = data.shape[1]
-        allocation, rows = self._gather(addresses, size)
+        allocation, offsets = self._gather(addresses, size)
+        if allocation.read_only:
+            raise AccessError(_READ_ONLY, 0)
+        if allocation.writer is None:
+            sliding_window_view(allocation.data, size, writeable=True)[offsets] = data
+            return
+        rows = offsets // size
+        writer, reader = allocation.writer.reshape(-1, size), self._readers_of(allocation)
+        if self.is_before is not None:
+            assert reader is not None
+            if race := self._races(writer[rows], reader.reshape(-1, size)[rows]):
+                raise AccessError(race, 0)
         allocation.data.reshape(-1, size)[rows] = data
-        allocation.writer.reshape(-1, size)[rows] = self.operation
+        writer[rows] = self.operation
 
     def leaks(self) -> Sequence[str]:
         """One line for each allocation that is not freed."""
-        return [f"{a.bytes} bytes of device memory were never freed" for a in self.live]
+        return [
+            f"{a.bytes} bytes of device memory were never freed" for a in self.live if a.writer is not None
+        ]
+
+
+def _is_mapped(address: int, size: int) -> bool:
+    """Whether both ends of `size` bytes are memory of the host."""
+    return host_memory.is_mapped(address) and host_memory.is_mapped(address + size - 1)

@@ -39,6 +39,10 @@ _STATUS_PREFIXES = {
 }
 
 
+JETSONS = ("sm_72", "sm_87")
+"""Architectures of which all devices are integrated: Xavier and Orin."""
+
+
 @cache
 def _stub_libraries() -> dict[str, ctypes.CDLL]:
     """The stubs, built once and loaded for the life of the process: what is loaded later binds to them."""
@@ -101,9 +105,11 @@ class Simulator:
     must not have NVIDIA's libraries loaded. Nothing here says how fast the program is.
 
     `architecture` is the device's, for example `sm_90`; `capacity` its memory in bytes; `workspace_bytes`
-    answers how much workspace a convolution algorithm needs; `fail` is (n, status): the n-th call that
-    returns a status, from 1, does nothing and returns that one. `parameters_end_with_null` says that arrays of
-    kernel parameters end with a null pointer, as those of generated code do, so that their number is known.
+    answers how much workspace a convolution algorithm needs. `integrated` says that the device has the host's
+    memory, by default where its architecture is one of JETSONS, and `pageable` that it reaches what is not
+    registered there. `fail` is (n, status): the n-th call that returns a status, from 1, does nothing and returns
+    that one. `parameters_end_with_null` says that arrays of kernel parameters end with a null pointer, as those of
+    generated code do, so that their number is known.
     """
 
     _active: ClassVar["Simulator | None"] = None
@@ -114,11 +120,18 @@ class Simulator:
         architecture: str = "sm_90",
         capacity: int = 1 << 34,
         workspace_bytes: WorkspaceModel = default_workspace_bytes,
+        integrated: bool | None = None,
+        pageable: bool = False,
         fail: tuple[int, int] | None = None,
         parameters_end_with_null: bool = True,
         strict: bool = True,
     ):
-        self._device = Device(capacity, int(architecture.removeprefix("sm_")))
+        self._device = Device(
+            capacity,
+            int(architecture.removeprefix("sm_")),
+            is_integrated=architecture in JETSONS if integrated is None else integrated,
+            reaches_host=pageable,
+        )
         self._runtime = CudaRuntime(self._device)
         self._implementations: dict[str, Callable[..., Any]] = {
             **self._runtime.functions(),

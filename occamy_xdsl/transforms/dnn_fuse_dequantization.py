@@ -38,6 +38,8 @@ class DnnFuseDequantizationPass(ModulePass):
     alone. `q - zero` is computed when the weights are written; it needs 8 bits where the zero points are 0, or
     128 on unsigned integers, else 16.
 
+    With `convolutions` false only those of matrix products.
+
     Requires: value form, before `dnn-fuse-layers`, which makes the multiplication an epilogue.
     Ensures: the same results up to rounding.
 
@@ -60,10 +62,14 @@ class DnnFuseDequantizationPass(ModulePass):
 
     name = "dnn-fuse-dequantization"
 
+    convolutions: bool = True
+    """Whether filters of convolutions are kept, too."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        layers = (dnn.MatmulOp, dnn.ConvOp) if self.convolutions else dnn.MatmulOp
         for function in dnn.functions_in("value", op, self.name):
             for layer in list(ops_of(function.body.block)):
-                if isinstance(layer, dnn.MatmulOp | dnn.ConvOp):
+                if isinstance(layer, layers):
                     fuse(layer)
 
 

@@ -186,6 +186,13 @@ def test_light_nets_on_a_gpu(name: str):
     check(Model(LIGHT / f"{name}.onnx"), CUDA_NETS[name], "cuda")
 
 
+def test_quantised_weights_stay_quantised_on_a_gpu(shared: Path):
+    """As on a CPU: nothing is made f32."""
+    model = Model(shared / "cases/memory/m11_dq_matmul.onnx")
+    check(model, CASES["m11_dq_matmul"], "cuda")
+    assert model.memory_report(target="cuda").workspace_bytes == 0
+
+
 @pytest.mark.parametrize("target", [TARGET, "cuda"])
 def test_stripes_that_do_not_help_are_dropped(target: str, shared: Path):
     """What a stripe's workspace takes may be more than the stripes save."""

@@ -306,7 +306,7 @@ def test_device_attributes(program) -> None:
     with Simulator(architecture="sm_87") as simulator:
         p = program(simulator)
         value = ctypes.c_int()
-        for attribute, expected in ((75, 8), (76, 7), (18, 0)):
+        for attribute, expected in ((75, 8), (76, 7), (18, 1)):
             p.call("cudaDeviceGetAttribute", ctypes.byref(value), attribute, 0)
             assert value.value == expected
         p.call("cudaGetDeviceCount", ctypes.byref(value))

@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from nets import Net
+from onnx import ModelProto
 
 from occamy_xdsl.compiler import Compilation, Model
 from occamy_xdsl.errors import OccamyError
 from occamy_xdsl.lowering.cpu.emit import write_library
 from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
 from occamy_xdsl.pipelines import Options
+from occamy_xdsl.runtime.bind import random_tensor
 from occamy_xdsl.runtime.executable import Executable, LibraryModel
 from occamy_xdsl.simulator import Simulator
 
-X = np.random.default_rng(3).standard_normal((1, 3, 15, 15)).astype(np.float32)
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "simulator.md"
 
 
@@ -27,27 +28,43 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> CompiledCudaModel:
     n = Net()
     y = n.op("Exp", n.op("Relu", n.conv("x", 3, 8)))
     outputs = [y, n.op("ReduceMean", y, axes=[1, 2, 3], keepdims=0)]
-    graph = n.model({"x": X.shape}, outputs)
-    compilation = Compilation(Model(graph), Options(target="cuda", workspace_limit=1 << 20))
-    compiled = compilation.compiled(tmp_path_factory.mktemp("model"))
-    assert isinstance(compiled, CompiledCudaModel)
-    return compiled
+    graph = n.model({"x": (1, 3, 15, 15)}, outputs)
+    return compiled(graph, tmp_path_factory, workspace_limit=1 << 20)
 
 
-def run(model: CompiledCudaModel, folder: Path) -> str:
+@pytest.fixture(scope="module")
+def streamed(tmp_path_factory: pytest.TempPathFactory) -> CompiledCudaModel:
+    """Layers of which two at a time have their weights on the device."""
+    n, x = Net(), "x"
+    for _ in range(6):
+        x = n.op("Gemm", x, n.random(48, 48, scale=0.1), n.random(48))
+    return compiled(n.model({"x": (2, 48)}, [x]), tmp_path_factory, stream_weights=True)
+
+
+def compiled(
+    graph: ModelProto, tmp_path_factory: pytest.TempPathFactory, **options: object
+) -> CompiledCudaModel:
+    compilation = Compilation(Model(graph), Options(**{"target": "cuda", **options}))
+    model = compilation.compiled(tmp_path_factory.mktemp("model"))
+    assert isinstance(model, CompiledCudaModel)
+    return model
+
+
+def run(model: CompiledCudaModel, folder: Path, *, integrated: bool = False) -> str:
     """What the simulator finds in two runs, one line for each fault or refusal, and for outputs that are not there."""
     library = folder / "model.so"
-    write_library(model, library)
+    write_library(model, library, "file" if model.streams_weights else "embed")
     found = list[str]()
+    inputs = {s.name: random_tensor(s, 3, 0) for s in model.signature.inputs}
     # They outlive the model: where nobody waits, copies to them come late.
     outputs = [
         {s.name: np.full(s.shape, np.nan, np.float32) for s in model.signature.outputs} for _ in range(2)
     ]
-    with Simulator(architecture="sm_75", strict=False) as simulator:
+    with Simulator(architecture="sm_75", integrated=integrated, strict=False) as simulator:
         try:
             executable = Executable(LibraryModel(library))
             for arrays in outputs:
-                executable.run({"x": X}, out=arrays)
+                executable.run(inputs, out=arrays)
                 if any(np.isnan(array).any() for array in arrays.values()):
                     found.append("outputs are not there when the run returns")
             del executable
@@ -125,6 +142,16 @@ def with_number(name: str, number: int, position: int, value: Callable[[int], in
     return change
 
 
+def smaller_allocation(host: str) -> str:
+    """The one allocation lacks 1536 bytes."""
+    size = calls(host, "cudaMalloc")[0][2].split(", ")[1]
+    total = re.search(rf"{size} = llvm\.add %\d+, (%\d+)", host)
+    assert total is not None
+    constant = re.search(rf"({total[1]} = llvm\.mlir\.constant\()(-?\d+)", host)
+    assert constant is not None
+    return host.replace(constant[0], f"{constant[1]}{int(constant[2]) - 1536}")
+
+
 def in_ptx(old: str, new: str) -> Callable[[str], str]:
     """A part of the kernels is another one."""
 
@@ -137,7 +164,7 @@ def in_ptx(old: str, new: str) -> Callable[[str], str]:
 
 HOST_FAULTS: dict[str, tuple[Callable[[str], str], str]] = {
     "access past the pool": (
-        with_number("cudaMalloc", 0, 1, lambda size: size - 1536),
+        smaller_allocation,
         "past the end of an allocation",
     ),
     "missing synchronisation": (dropped("cudaStreamSynchronize", 1), "outputs are not there"),
@@ -166,6 +193,32 @@ HOST_FAULTS: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "wrong handle": (with_operand("cudnnSetStream", 0, 0, 1), "is not a live cuDNN handle"),
 }
+STREAM_FAULTS: dict[str, tuple[Callable[[str], str], str]] = {
+    # Each op waits twice: its weights for the slot, from the third op on for what read it before; the op for them.
+    "weights read before they are there": (
+        dropped("cudaStreamWaitEvent", 2),
+        r"reads \d+ bytes that were never written",
+    ),
+    "weights overwritten while they are read": (
+        dropped("cudaStreamWaitEvent", 3),
+        "cudaMemcpyAsync: race between streams: 'cublasSgemmStridedBatched' reads the same bytes",
+    ),
+    "weights read while they are overwritten": (
+        dropped("cudaStreamWaitEvent", 6),
+        "race between streams: 'cublasSgemmStridedBatched' reads the same bytes",
+    ),
+}
+INTEGRATED_FAULTS: dict[str, tuple[Callable[[str], str], str]] = {
+    # The program takes a device that has the host's memory for one that reaches all of it.
+    "memory of the host that is not registered": (
+        with_number("cudaDeviceGetAttribute", 1, 1, lambda pageable: 18),
+        "memory of the host that is not registered",
+    ),
+    "memory of the host that stays registered": (
+        dropped("cudaHostUnregister", 0),
+        r"\d+ bytes of host memory were never unregistered",
+    ),
+}
 KERNEL_FAULTS: dict[str, tuple[Callable[[str], str], str]] = {
     "missing bounds check": (in_ptx("@%p1 bra \t$L__BB0_2;", ""), "reads bytes that were never written"),
     "misaligned vector load": (
@@ -192,6 +245,23 @@ def test_fault_in_host_code(name: str, model: CompiledCudaModel, tmp_path: Path)
     assert re.search(message, found), found
 
 
+@pytest.mark.parametrize("name", STREAM_FAULTS)
+def test_fault_between_streams(name: str, streamed: CompiledCudaModel, tmp_path: Path) -> None:
+    """The order in which the simulator happens to run the streams hides none of them."""
+    assert run(streamed, tmp_path) == ""
+    change, message = STREAM_FAULTS[name]
+    found = run(replace(streamed, host=change(streamed.host)), tmp_path)
+    assert re.search(message, found), found
+
+
+@pytest.mark.parametrize("name", INTEGRATED_FAULTS)
+def test_fault_on_an_integrated_device(name: str, model: CompiledCudaModel, tmp_path: Path) -> None:
+    assert run(model, tmp_path, integrated=True) == ""
+    change, message = INTEGRATED_FAULTS[name]
+    found = run(replace(model, host=change(model.host)), tmp_path, integrated=True)
+    assert re.search(message, found), found
+
+
 @pytest.mark.parametrize("name", KERNEL_FAULTS)
 def test_fault_in_a_kernel(name: str, model: CompiledCudaModel, tmp_path: Path) -> None:
     change, message = KERNEL_FAULTS[name]
@@ -202,5 +272,5 @@ def test_fault_in_a_kernel(name: str, model: CompiledCudaModel, tmp_path: Path) 
 
 def test_the_documentation_lists_the_classes() -> None:
     text = DOCUMENTATION.read_text()
-    for name in (*HOST_FAULTS, *KERNEL_FAULTS):
+    for name in (*HOST_FAULTS, *STREAM_FAULTS, *INTEGRATED_FAULTS, *KERNEL_FAULTS):
         assert f"- {name}\n" in text, name

@@ -23,6 +23,24 @@ def expected(net: Path, tmp_path: Path) -> tuple[Path, Path]:
     return paths
 
 
+def test_profile_of_a_simulation(occamy, net: Path, tmp_path: Path) -> None:
+    """The format is that of the CPU; times are 0, and said to be."""
+    profiles = {}
+    for target, more in (("cpu", []), ("cuda", ["--simulate"])):
+        file = tmp_path / f"{target}.json"
+        done = occamy("run", net, "--target", target, "--profile", file, *more)
+        assert done.code == 0
+        profiles[target] = json.loads(file.read_text())
+    assert "profile: all times are 0, as the simulator measures none" in done.err
+    assert list(profiles["cuda"]) == list(profiles["cpu"])
+    assert [list(call) for call in profiles["cuda"]["calls"]] == [["node", "kernel", "us"]] * len(
+        profiles["cuda"]["calls"]
+    )
+    assert {call["us"] for call in profiles["cuda"]["calls"]} == {0.0} == {profiles["cuda"]["total_us"]}
+    assert {"conv", "mean"} <= {call["node"] for call in profiles["cuda"]["calls"]}
+    assert profiles["cuda"]["calls"][0]["kernel"].startswith("cudnnConvolution")
+
+
 def test_simulated_run(occamy, net: Path, expected: tuple[Path, Path], tmp_path: Path) -> None:
     """Report and pool map on stdout, what is not simulated on stderr, the trace and outputs in files."""
     x, y = expected

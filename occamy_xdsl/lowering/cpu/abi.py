@@ -337,13 +337,15 @@ const char *occamy_error(void *model);
 _ON_DEVICE = """
  *
  * The pool is memory of the GPU, tensors are memory of the host. A model allocates device memory once, when it
- * is created: the pool unless it is given, copies of inputs and outputs, and the weights."""
+ * is created: the pool unless it is given, copies of inputs and outputs, and the weights. A GPU that has the
+ * host's memory reads weights in place, and inputs and outputs that it can reach: all, or registered ones."""
 
 _DEVICE_FUNCTIONS = """
 /* The cudaStream_t on which the model runs. */
 void *occamy_stream(void *model);
 
-/* Put the model on its stream and return: from the inputs of the last run to outputs that stay on the device.
+/* Put the model on its stream and return: from the inputs of the last run to outputs that stay on the device,
+ * or in the caller's memory where the device uses that in place; it must still be there.
  * Neither waits nor allocates, so that the caller may capture it. */
 int occamy_enqueue(void *model);
 

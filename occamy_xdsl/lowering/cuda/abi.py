@@ -31,14 +31,12 @@ def define_interface(
     signature: Signature,
     model_bytes: int,
     weights: WeightsFile | None,
-    *,
-    streams_weights: bool,
 ) -> None:
     """
     Define the functions of `abi.exports` in `host`, for model handles of `model_bytes` bytes.
 
-    With `weights` None they are embedded: the symbol `abi.WEIGHTS` is defined elsewhere. With `streams_weights`
-    their file stays mapped while the model lives.
+    With `weights` None they are embedded: the symbol `abi.WEIGHTS` is defined elsewhere. Their file stays mapped as
+    long as the model lives where the device reads it.
     """
     host.declare(SETUP, Prototype(i32, (PTR, PTR, PTR)))
     host.declare(MAIN, Prototype(i32, (PTR, PTR, PTR)))
@@ -52,17 +50,17 @@ def define_interface(
         abi.define_map_weights(host, signature, weights)
     elif signature.weights_bytes:
         host.external(abi.WEIGHTS)
-    mapped_bytes = signature.weights_bytes + abi.TRAILER_BYTES
-    streams_weights = streams_weights and weights is not None and signature.weights_bytes > 0
-    _define_create(host, signature, model_bytes, weights, streams_weights=streams_weights)
+    _define_create(host, signature, model_bytes, weights)
     _define_run(host, signature)
 
     f = host.function("occamy_destroy", VOID, [PTR])
     (model,) = f.arguments
     with f.if_(model != NULL):
         f.call(TEARDOWN, model)
-        if streams_weights:
-            f.call("munmap", f.load(model + SOURCE, PTR), mapped_bytes)
+        if weights is not None and signature.weights_bytes:
+            source = f.load(model + SOURCE, PTR)
+            with f.if_(source != NULL):
+                f.call("munmap", source, signature.weights_bytes + abi.TRAILER_BYTES)
         f.call("free", model)
     f.return_()
 
@@ -79,12 +77,7 @@ def define_interface(
 
 
 def _define_create(
-    host: HostModule,
-    signature: Signature,
-    model_bytes: int,
-    weights: WeightsFile | None,
-    *,
-    streams_weights: bool,
+    host: HostModule, signature: Signature, model_bytes: int, weights: WeightsFile | None
 ) -> None:
     """`int occamy_create(void **model, void *pool_or_null)`."""
     f = host.function("occamy_create", i32, [PTR, PTR])
@@ -108,15 +101,16 @@ def _define_create(
     def unmap() -> None:
         f.call("munmap", source.get(), signature.weights_bytes + abi.TRAILER_BYTES)
 
-    if is_mapped and not streams_weights:
-        unmap()
     with f.if_(code != 0):
         f.call("snprintf", f.address(abi.LAST_ERROR), MESSAGE_BYTES, "%s", model + ERROR)
         f.call(TEARDOWN, model)
-        if streams_weights:
+        if is_mapped:
             unmap()
         f.call("free", model)
         f.return_(code)
+    if is_mapped:
+        with f.if_(f.load(model + SOURCE, PTR) == NULL):
+            unmap()
     f.store(model, result)
     f.return_(Code.OK)
 

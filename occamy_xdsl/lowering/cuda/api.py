@@ -32,6 +32,10 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes);
 cudaError_t cudaFree(void *pointer);
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags);
 cudaError_t cudaFreeHost(void *pointer);
+cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned int flags);
+cudaError_t cudaHostUnregister(void *pointer);
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned int flags);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *pointer);
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *target, int value, size_t bytes, cudaStream_t stream);
@@ -292,6 +296,8 @@ CONSTANTS: Mapping[str, int] = {
     "cudaErrorInvalidDevice": 101,
     "cudaErrorInvalidResourceHandle": 400,
     "cudaErrorNotReady": 600,
+    "cudaErrorHostMemoryAlreadyRegistered": 712,
+    "cudaErrorHostMemoryNotRegistered": 713,
     "cudaErrorIllegalAddress": 700,
     "cudaErrorLaunchFailure": 719,
     "cudaErrorStreamCaptureUnsupported": 900,
@@ -310,15 +316,24 @@ CONSTANTS: Mapping[str, int] = {
     "cudaMemcpyDeviceToHost": 2,
     "cudaMemcpyDeviceToDevice": 3,
     "cudaStreamNonBlocking": 1,
+    "cudaEventDefault": 0,
     "cudaEventDisableTiming": 2,
     "cudaHostAllocDefault": 0,
     "cudaHostAllocMapped": 2,
+    "cudaHostRegisterMapped": 2,
+    "cudaHostRegisterReadOnly": 8,
     "cudaStreamCaptureModeThreadLocal": 1,
     # cudaDeviceAttr
     "cudaDevAttrMultiProcessorCount": 16,
     "cudaDevAttrIntegrated": 18,
     "cudaDevAttrComputeCapabilityMajor": 75,
     "cudaDevAttrComputeCapabilityMinor": 76,
+    "cudaDevAttrPageableMemoryAccess": 88,
+    "cudaDevAttrHostRegisterReadOnlySupported": 113,
+    # cudaMemoryType
+    "cudaMemoryTypeUnregistered": 0,
+    "cudaMemoryTypeHost": 1,
+    "cudaMemoryTypeDevice": 2,
     # cudnnStatus_t (cuDNN 9)
     "CUDNN_STATUS_NOT_INITIALIZED": 1001,
     "CUDNN_STATUS_BAD_PARAM": 2000,

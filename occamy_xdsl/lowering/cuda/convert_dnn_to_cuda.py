@@ -33,12 +33,14 @@ from occamy_xdsl.lowering.cuda import program
 from occamy_xdsl.lowering.cuda.kernels.spec import MAX_ELEMENTS, GpuKernel, gpu_module
 from occamy_xdsl.lowering.cuda.program import Caller, NodeStep, OpSteps, Piece, Placement, ProgramBuilder
 from occamy_xdsl.lowering.cuda.ptx import CHIPS
-from occamy_xdsl.lowering.cuda.select import ALIGNMENT, Plan, UnsupportedOpError, operand_of, select
-from occamy_xdsl.lowering.cuda.steps import Allocate, Free, Launch, Transfer
+from occamy_xdsl.lowering.cuda.select import Plan, UnsupportedOpError, operand_of, select
+from occamy_xdsl.lowering.cuda.steps import ALIGNMENT, Allocate, Free, Launch, Transfer, kernel_name
 from occamy_xdsl.lowering.host import HostModule
 
 MODEL_BYTES = "occamy.model_bytes"
 """Module attribute: bytes of a model handle."""
+CALLS = "occamy.calls"
+"""Module attribute of a profile: node and kernel of each step that is timed."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class ConvertDnnToCudaPass(ModulePass):
     `occamy.weights`, as on a CPU. All nodes that no step computes are refused at once.
 
     With `stream_weights` the weights of an op are copied to the device while the op before it runs. Buffers
-    outside a pool (modes eager and lazy) are allocated when the model runs.
+    outside a pool (modes eager and lazy) are allocated when the model runs. With `profile` each step is timed, see
+    `program`; the module attribute `occamy.calls` lists node and kernel of each.
 
     Requires: one function `main` in buffer form; buffers of a pool at multiples of 256 bytes.
     Ensures: the functions `occamy_setup`, `occamy_main`, `occamy_abandon` and `occamy_teardown` in the llvm
@@ -78,6 +81,8 @@ class ConvertDnnToCudaPass(ModulePass):
     """Architecture for which kernels are generated."""
     stream_weights: bool = False
     """Whether the weights stay on the host until shortly before they are needed."""
+    profile: bool = False
+    """Whether each step is timed."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.chip not in CHIPS:
@@ -88,7 +93,8 @@ class ConvertDnnToCudaPass(ModulePass):
         except KeyError as error:
             raise PassFailedException(f"{self.name}: {error.args[0]}") from None
         dnn.check_form(function, "buffer", self.name)
-        _Conversion(op, function, self.chip, self.stream_weights).run()
+        conversion = _Conversion(op, function, self.chip, self.stream_weights)
+        conversion.run(profile=self.profile)
 
 
 class _Conversion:
@@ -111,12 +117,10 @@ class _Conversion:
         self.blob: dict[str, tuple[Attribute, int]] = {}
         """Value and byte offset of each array of the weights, by key."""
         self.blob_bytes = 0
-        self.staging: dict[SSAValue, int] = {}
-        """Byte offset in the staging memory of each argument."""
-        self.staging_bytes = 0
+        self.arguments: dict[SSAValue, int] = {}
+        """Number of each argument, whose fields follow those of the buffers."""
 
-    def run(self) -> None:
-        callers = self.stage_arguments()
+    def run(self, *, profile: bool) -> None:
         for op in self.function.body.block.ops:
             self.convert(op)
         kernels = self.kernels()
@@ -131,16 +135,18 @@ class _Conversion:
             OpSteps(tuple(steps), own if streams else ()) for steps, own in zip(self.ops, pieces, strict=True)
         ]
         host = HostModule()
+        callers, staging_bytes = self.stage_arguments()
         placement = Placement(
             aligned(self.pool_bytes),
             self.blob_bytes,
             slot_bytes if streams else None,
-            self.staging_bytes,
-            self.fields,
+            staging_bytes,
+            self.fields + len(self.arguments),
             self.find,
         )
-        builder = ProgramBuilder(host, placement)
-        builder.build(ops, callers["input"], callers["output"])
+        builder = ProgramBuilder(host, placement, profile=profile)
+        inputs, outputs = ([c for c in callers if c.kind == kind] for kind in ("input", "output"))
+        builder.build(ops, inputs, outputs)
         attributes = self.module.attributes
         attributes[POOL_BYTES] = IntegerAttr(self.pool_bytes, i64)
         attributes[WEIGHTS_BYTES] = IntegerAttr(self.blob_bytes, i64)
@@ -149,6 +155,12 @@ class _Conversion:
             DictionaryAttr({"value": value, "offset": IntegerAttr(offset, i64)})
             for value, offset in self.blob.values()
         )
+        if profile:
+            attributes[CALLS] = ArrayAttr(
+                ArrayAttr([StringAttr(item.node), StringAttr(kernel_name(item.step))])
+                for steps in self.ops
+                for item in steps
+            )
         Rewriter.erase_op(self.function)
         block = self.module.body.block
         for source in (host.module, gpu_module(kernels, self.chip)) if kernels else (host.module,):
@@ -156,18 +168,27 @@ class _Conversion:
                 op.detach()
                 block.add_op(op)
 
-    def stage_arguments(self) -> dict[str, list[Caller]]:
-        """Gives every argument its place in the staging memory."""
-        callers: dict[str, list[Caller]] = {"input": [], "output": []}
+    def stage_arguments(self) -> tuple[list[Caller], int]:
+        """Gives every argument a field of the handle and a place in the staging memory; the bytes of that."""
+        callers: list[Caller] = []
+        staging_bytes = 0
+        counts = {"input": 0, "output": 0}
         arguments = self.function.body.block.args
         for argument, own in zip(arguments, argument_attributes(self.function), strict=True):
             kind, name = (cast(dict[str, Attribute], own).get(key) for key in (KIND, NAME))
-            group = callers[getattr(kind, "data", "input")]
-            size = dnn.byte_size(argument)
-            self.staging[argument] = self.staging_bytes
-            group.append(Caller(len(group), self.staging_bytes, size, getattr(name, "data", "")))
-            self.staging_bytes += aligned(size)
-        return callers
+            group, size = getattr(kind, "data", "input"), dnn.byte_size(argument)
+            self.arguments[argument] = len(callers)
+            field = self.argument_field(argument)
+            callers.append(
+                Caller(counts[group], field, staging_bytes, size, group, getattr(name, "data", ""))
+            )
+            counts[group] += 1
+            staging_bytes += aligned(size)
+        return callers, staging_bytes
+
+    def argument_field(self, argument: SSAValue) -> int:
+        """The field of the handle with an argument's address, once all buffers have theirs."""
+        return program.BUFFERS + 8 * (self.fields + self.arguments[argument])
 
     def convert(self, op: Operation) -> None:
         match op:
@@ -283,7 +304,7 @@ class _Conversion:
         if isinstance(root.owner, dnn.ConstantOp):
             return program.WEIGHTS, self.constant(root.owner)[0] + shift
         if isinstance(root, BlockArgument):
-            return program.STAGING, self.staging[root] + shift
+            return self.argument_field(root), shift
         if root in self.buffers:
             return self.buffers[root], shift
         return program.POOL, self.offsets[root] + shift

@@ -5,25 +5,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr, i64
 from xdsl.ir import Block
 from xdsl.passes import ModulePass
 
-from occamy_xdsl.analysis.liveness import liveness
+from occamy_xdsl.analysis.aliasing import root_of
+from occamy_xdsl.analysis.liveness import last_uses, liveness
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.lowering.cpu.cpu_assign_workspaces import assign
 from occamy_xdsl.lowering.cuda.convolutions import EMPTY, Database, Measured, choose
 from occamy_xdsl.lowering.cuda.select import (
     ALGORITHM,
-    ALIGNMENT,
     LEAST_CHANNELS,
     LIBRARY_BYTES,
     PROLOGUE_CHANNELS,
+    PROLOGUE_IN_PLACE,
     UnsupportedOpError,
+    has_integer_weights,
     problem_of,
     prologue_channels,
     select,
 )
+from occamy_xdsl.lowering.cuda.steps import ALIGNMENT
 
 MIN_CUBLAS_BYTES, MAX_CUBLAS_BYTES = 16 << 10, 4 << 20
 """
@@ -44,8 +47,9 @@ class CudaAssignWorkspacesPass(ModulePass):
     noted in the attributes `cuda.algorithm` and `cuda.library_bytes`; without them a convolution runs the
     algorithm that needs no workspace.
 
-    A prologue of a convolution is computed into the workspace, for as many channels at once as fit under the peak,
-    at least 32: the convolution is then the sum of convolutions of these channels.
+    A prologue of a convolution is computed in the place of the input where that is not needed afterwards. Otherwise it
+    is computed into the workspace, for as many channels at once as fit under the peak, at least 32: the convolution is
+    then the sum of convolutions of these channels.
 
     Requires: buffer form with `dnn.malloc`.
     Ensures: every op that a GPU can compute has the workspace that its steps ask for.
@@ -83,6 +87,7 @@ class CudaAssignWorkspacesPass(ModulePass):
         database = EMPTY if self.database is None else Database.load(Path(self.database))
         measured = database.measured(self.chip, self.cudnn, self.device)
         for function in dnn.functions_in("buffer", op, self.name):
+            mark_prologues_in_place(function.body.block)
             for kernel, room in rooms(function.body.block):
                 if kernel.workspace is None:
                     if self.limit is not None:
@@ -92,12 +97,12 @@ class CudaAssignWorkspacesPass(ModulePass):
     def assign(self, op: dnn.KernelOp, measured: Measured, limit: int) -> None:
         """Gives an op a workspace that has at most `limit` bytes more than it needs."""
         if isinstance(op, dnn.ConvOp):
-            if op.prologue is not None:
+            if op.prologue is not None and PROLOGUE_IN_PLACE not in op.attributes:
                 limit -= self.widen_prologue(op, limit)
             choice = choose(measured, problem_of(op), limit)
             op.attributes[ALGORITHM] = IntegerAttr(choice.algorithm, i64)
             op.attributes[LIBRARY_BYTES] = IntegerAttr(choice.workspace_bytes, i64)
-        elif isinstance(op, dnn.MatmulOp):
+        elif isinstance(op, dnn.MatmulOp) and not has_integer_weights(op):
             size = max(MIN_CUBLAS_BYTES, min(MAX_CUBLAS_BYTES, limit))
             op.attributes[LIBRARY_BYTES] = IntegerAttr(size, i64)
         if size := scratch_bytes(op):
@@ -115,6 +120,24 @@ class CudaAssignWorkspacesPass(ModulePass):
         all_channels = op.input_shape[1]
         widths = [*range(prologue_channels(op), all_channels, LEAST_CHANNELS), all_channels]
         return more(widths[max(0, bisect_right(widths, room, key=more) - 1)])
+
+
+def mark_prologues_in_place(block: Block) -> None:
+    """Notes for which convolutions the input is a buffer of the program that no other operand or later op reads."""
+    last = last_uses(block)[block]
+    for op in block.ops:
+        if isinstance(op, dnn.ConvOp) and op.prologue is not None:
+            inputs = (op.input, *op.joined)
+            roots = [root_of(value) for value in inputs]
+            others = {root_of(value) for value in op.operands if value not in inputs}
+            if len(set(roots)) == len(roots) and all(
+                isinstance(root.owner, dnn.MallocOp)
+                and last[root] is op
+                and root not in others
+                and 0 not in dnn.strides_of(value)
+                for root, value in zip(roots, inputs, strict=True)
+            ):
+                op.attributes[PROLOGUE_IN_PLACE] = UnitAttr()
 
 
 def scratch_bytes(op: dnn.KernelOp) -> int:

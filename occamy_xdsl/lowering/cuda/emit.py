@@ -38,9 +38,7 @@ class CompiledCudaModel:
 
     def define_interface(self, host: HostModule, weights: WeightsFile | None) -> None:
         """Define the functions of the C interface."""
-        abi.define_interface(
-            host, self.signature, self.model_bytes, weights, streams_weights=self.streams_weights
-        )
+        abi.define_interface(host, self.signature, self.model_bytes, weights)
 
     def object_with(self, host: HostModule) -> bytes:
         """One object with the host code and its interface."""

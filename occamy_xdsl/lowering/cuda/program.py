@@ -11,19 +11,26 @@ These functions work on a model handle, a block of host memory that starts as ze
 - `occamy_abandon(model)` waits for what a failed `occamy_main` has enqueued and frees what it has allocated;
 - `occamy_teardown(model)` releases what the handle holds, however far the setup came.
 
+With a profile, an event is recorded before each step and at the end, and `occamy_main` has one output more, which it
+fills with the milliseconds from each event to the next, as f32.
+
 All but the last two return 0 or a `Code`; then the handle holds a message with the node, the call and its status.
 
 Weights may be streamed: the device has two slots for the weights of one op each. A second stream fills one while
 the op that reads the other runs; events order the two streams. The host's weights stay in use until the teardown.
+
+An integrated GPU has the host's memory. There the weights stay where they are, and so do inputs and outputs that the
+device can reach: all of them where it reads memory that is not registered, otherwise those that the caller has
+registered or allocated as pinned. The others are copied.
 """
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import i32
+from xdsl.dialects.builtin import i32, i64
 from xdsl.ir import SSAValue
 
 from occamy_xdsl.dialects.weights import Weights
@@ -31,7 +38,9 @@ from occamy_xdsl.lowering.cpu.abi import Code
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cuda import api
 from occamy_xdsl.lowering.cuda.api import CONSTANTS, FUNCTIONS
+from occamy_xdsl.lowering.cuda.kernels.spec import VECTOR_BYTES
 from occamy_xdsl.lowering.cuda.steps import (
+    ALIGNMENT,
     Allocate,
     Convolution,
     Deconvolution,
@@ -47,7 +56,7 @@ from occamy_xdsl.lowering.cuda.steps import (
     Transfer,
     Window,
 )
-from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Value
+from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Value, Variable
 from occamy_xdsl.lowering.host import Operand as Argument
 
 SETUP, MAIN, ABANDON, TEARDOWN = "occamy_setup", "occamy_main", "occamy_abandon", "occamy_teardown"
@@ -58,15 +67,27 @@ MACHINE_CODE = "occamy_machine_code"
 """Symbol of the kernels in machine code; four zero bytes where there is none."""
 
 # Byte offsets of the fields of a model handle; those of the kernels and descriptors follow.
-POOL, OWNED, WEIGHTS, STAGING, STREAM, CUDNN, CUBLAS, MODULE, DEVICE, GRAPH, SOURCE, FILLING = (
-    8 * i for i in range(12)
+POOL, OWNED, WEIGHTS, STAGING, STREAM, CUDNN, CUBLAS, MODULE, DEVICE, GRAPH, FILLING = (
+    8 * i for i in range(11)
 )
-READY, DONE = ((8 * (12 + 2 * i), 8 * (13 + 2 * i)) for i in range(2))
+SOURCE = 8 * 11
+"""The host's weights where they stay in use."""
+REGISTERED = 8 * 12
+"""The host's weights where they are registered."""
+REACH = 8 * 13
+"""An i32: what of the host's memory the device can reach, one of the following."""
+NOTHING, REGISTERED_MEMORY, ALL_MEMORY = range(3)
+READY, DONE = ((8 * (14 + 2 * i), 8 * (15 + 2 * i)) for i in range(2))
 """The events of each slot for streamed weights: it is filled, and nothing reads it any more."""
-ERROR = 8 * 16
+ERROR = 8 * 18
 MESSAGE_BYTES = 512
 BUFFERS = ERROR + MESSAGE_BYTES
-"""The first field of buffers outside of a pool."""
+"""The first field of buffers outside of a pool; those of inputs and outputs follow."""
+
+_POINTER_ATTRIBUTES_BYTES = 128
+"""At least what a cudaPointerAttributes has: the type at 0, the device's address at 8."""
+
+_REACH = "occamy_reach"
 
 _FLOAT = CONSTANTS["CUDNN_DATA_FLOAT"]
 _ALGORITHM_0 = CONSTANTS["CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM"]
@@ -75,12 +96,27 @@ _ONE, _ZERO = struct.pack("<f", 1.0), struct.pack("<f", 0.0)
 
 @dataclass(frozen=True)
 class Caller:
-    """An input or output of the model: its bytes, and where its copy lies in the staging memory."""
+    """An input or output of the model, the `index`-th of them."""
 
     index: int
+    field: int
+    """The field of the handle with its address on the device."""
     offset: int
+    """Where its copy lies in the staging memory."""
     bytes: int
+    kind: str
+    """`input` or `output`."""
     name: str
+
+    @property
+    def alignment(self) -> int:
+        """What its address must be a multiple of: other buffers of the model may borrow the memory of an output."""
+        return VECTOR_BYTES if self.kind == "input" else ALIGNMENT
+
+    @property
+    def where(self) -> str:
+        """The start of a message about it."""
+        return f"{self.kind} '{self.name}': "
 
 
 @dataclass(frozen=True)
@@ -93,12 +129,12 @@ class Placement:
     slot_bytes: int | None
     """Bytes of each of the two slots for streamed weights; None where all weights are on the device."""
     staging_bytes: int
-    buffers: int
-    """Fields for buffers outside of a pool, from BUFFERS on."""
+    fields: int
+    """Fields for buffers outside of a pool, and for inputs and outputs, from BUFFERS on."""
     find: Callable[[SSAValue | Weights, Buffer], tuple[int, int]]
     """
-    The field of the handle that holds the base (POOL, WEIGHTS, STAGING or that of a buffer), and the offset of a
-    place.
+    The field of the handle that holds the base (POOL, WEIGHTS, or that of an argument or a buffer), and the offset
+    of a place.
     """
 
     @property
@@ -212,13 +248,25 @@ def _bias_shape(step: Convolution) -> TensorShape:
     return TensorShape.of(Buffer.contiguous((1, step.y.buffer.shape[1], *(1,) * (rank - 2))))
 
 
+def _place_in_staging(f: FunctionBuilder, callers: Sequence[Caller]) -> None:
+    """Lets the model of `f` read inputs from and write outputs to the staging memory."""
+    model = f.arguments[0]
+    staging = f.load(model + STAGING, PTR)
+    for tensor in callers:
+        f.store(staging + tensor.offset, model + tensor.field)
+
+
 class ProgramBuilder:
     """Writes the functions into `host`; `model_bytes` is known afterwards."""
 
-    def __init__(self, host: HostModule, placement: Placement):
+    def __init__(self, host: HostModule, placement: Placement, *, profile: bool = False):
         self.host = host
         self.placement = placement
-        self.model_bytes = BUFFERS + 8 * placement.buffers
+        self.profile = profile
+        """Whether each step is timed."""
+        self.events = range(0)
+        """The fields of the events of a profile."""
+        self.model_bytes = BUFFERS + 8 * placement.fields
         self._declared: set[str] = set()
         self.kernels: dict[str, int] = {}
         self._descriptors: dict[Descriptor, int] = {}
@@ -292,6 +340,10 @@ class ProgramBuilder:
         """Write everything."""
         steps = [item for op in ops for item in op.steps]
         self._collect(steps)
+        if self.profile:
+            start = self.model_bytes
+            self.events = range(start, start + 8 * (len(steps) + 1), 8)
+            self.model_bytes = self.events.stop
         libraries = ["cudart"]
         if self.kernels:
             libraries.append("cuda")
@@ -302,16 +354,19 @@ class ProgramBuilder:
         if any(isinstance(item.step, Product) for item in steps):
             libraries.append("cublas")
         self._define_failures(libraries)
-        self._define_setup(libraries, steps)
+        self._define_setup(libraries, steps, [*inputs, *outputs])
         self._define_launch(ops)
-        self._define_make_graph(steps)
+        self._define_make_graph(steps, [*inputs, *outputs])
+        self._define_reach()
         self._define_main(inputs, outputs)
         self._define_abandon(steps)
         self._define_teardown(libraries)
 
     # --- setup ---
 
-    def _define_setup(self, libraries: Sequence[str], steps: Sequence[NodeStep]) -> None:
+    def _define_setup(
+        self, libraries: Sequence[str], steps: Sequence[NodeStep], callers: Sequence[Caller]
+    ) -> None:
         f = self.host.function(SETUP, i32, [PTR, PTR, PTR])
         model, pool, weights = f.arguments
 
@@ -323,7 +378,10 @@ class ProgramBuilder:
         check("cudaSetDevice", f.load(model + DEVICE, i32))
         check("cudaStreamCreateWithFlags", model + STREAM, CONSTANTS["cudaStreamNonBlocking"])
         stream = f.load(model + STREAM, PTR)
-        self._allocate(f, pool)
+        self._ask_what_is_shared(f)
+        mapped = self._map_weights(f)
+        self._allocate(f, pool, mapped)
+        _place_in_staging(f, callers)
         if self.placement.slot_bytes is not None:
             f.store(weights, model + SOURCE)
             check("cudaStreamCreateWithFlags", model + FILLING, CONSTANTS["cudaStreamNonBlocking"])
@@ -333,7 +391,15 @@ class ProgramBuilder:
             target = f.load(model + WEIGHTS, PTR)
             way = CONSTANTS["cudaMemcpyHostToDevice"]
             size = self.placement.weights_bytes
-            check("cudaMemcpyAsync", target, weights, size, way, stream, where="weights: ")
+            with f.if_(mapped.get() == NULL):
+                check("cudaMemcpyAsync", target, weights, size, way, stream, where="weights: ")
+        if self.profile:
+            with f.for_(len(self.events)) as i:
+                check(
+                    "cudaEventCreateWithFlags",
+                    model + (i << 3) + self.events.start,
+                    CONSTANTS["cudaEventDefault"],
+                )
         if "cuda" in libraries:
             self._load_machine_code(f)
             with f.if_(f.load(model + MODULE, PTR) == NULL):
@@ -369,24 +435,73 @@ class ProgramBuilder:
             with f.if_(status != 0):
                 f.store(NULL, model + MODULE)
 
-    def _allocate(self, f: FunctionBuilder, pool: Value) -> None:
-        """The one allocation: pool (unless it is given), staging memory and weights, in this order."""
+    def _ask_what_is_shared(self, f: FunctionBuilder) -> None:
+        """Sets REACH of an integrated device."""
+        model = f.arguments[0]
+        device, answer = f.load(model + DEVICE, i32), f.variable(0, i32)
+
+        def ask(attribute: str) -> Value:
+            self.check(f, "", "cudaDeviceGetAttribute", answer.pointer, CONSTANTS[attribute], device)
+            return answer.get() != 0
+
+        with f.if_(ask("cudaDevAttrIntegrated")):
+            f.store(REGISTERED_MEMORY, model + REACH, i32)
+            with f.if_(ask("cudaDevAttrPageableMemoryAccess")):
+                f.store(ALL_MEMORY, model + REACH, i32)
+
+    def _map_weights(self, f: FunctionBuilder) -> Variable:
+        """The address at which the device reads the host's weights; null where it needs a copy."""
+        mapped = f.variable(NULL, PTR)
+        place = self.placement
+        if place.slot_bytes is not None or not place.weights_bytes:
+            return mapped
+        model, _, weights = f.arguments
+        reach = f.load(model + REACH, i32)
+        with f.if_(reach == ALL_MEMORY):
+            mapped.set(weights)
+        with f.if_(reach == REGISTERED_MEMORY):
+            answer = f.variable(0, i32)
+            read_only = CONSTANTS["cudaDevAttrHostRegisterReadOnlySupported"]
+            device = f.load(model + DEVICE, i32)
+            self.check(f, "", "cudaDeviceGetAttribute", answer.pointer, read_only, device)
+            with f.if_(answer.get() != 0):
+                # What the driver refuses to map is copied; nobody else is to meet the error that it leaves.
+                self._declare("cudaHostRegister", "cudaGetLastError")
+                flags = CONSTANTS["cudaHostRegisterMapped"] | CONSTANTS["cudaHostRegisterReadOnly"]
+                status = f.call("cudaHostRegister", weights, place.weights_bytes, flags)
+                with f.if_(status != 0):
+                    f.call("cudaGetLastError")
+                with f.if_(status == 0):
+                    f.store(weights, model + REGISTERED)
+                    self.check(f, "weights: ", "cudaHostGetDevicePointer", mapped.pointer, weights, 0)
+        with f.if_(mapped.get() != NULL):
+            f.store(weights, model + SOURCE)
+        return mapped
+
+    def _allocate(self, f: FunctionBuilder, pool: Value, mapped: Variable) -> None:
+        """The one allocation: pool (unless it is given), staging memory and weights (unless mapped), in this order."""
         model = f.arguments[0]
         place = self.placement
-        rest = place.staging_bytes + place.device_weights_bytes
+        rest = f.variable(place.staging_bytes + place.device_weights_bytes)
+        with f.if_(mapped.get() != NULL):
+            rest.set(place.staging_bytes)
         start = f.variable(NULL, PTR)
         f.store(pool, model + POOL)
-        if rest or place.pool_bytes:
-            with f.if_(pool == NULL):
-                self.check(f, "", "cudaMalloc", model + OWNED, place.pool_bytes + rest)
+        with f.if_(pool == NULL):
+            size = rest.get() + place.pool_bytes
+            with f.if_(size != 0):
+                self.check(f, "", "cudaMalloc", model + OWNED, size)
                 f.store(f.load(model + OWNED, PTR), model + POOL)
                 start.set(f.load(model + OWNED, PTR) + place.pool_bytes)
-        if rest:
-            with f.if_(pool != NULL):
-                self.check(f, "", "cudaMalloc", model + OWNED, rest)
+        with f.if_(pool != NULL):
+            size = rest.get()
+            with f.if_(size != 0):
+                self.check(f, "", "cudaMalloc", model + OWNED, size)
                 start.set(f.load(model + OWNED, PTR))
-            f.store(start.get(), model + STAGING)
-            f.store(start.get() + place.staging_bytes, model + WEIGHTS)
+        f.store(start.get(), model + STAGING)
+        f.store(start.get() + place.staging_bytes, model + WEIGHTS)
+        with f.if_(mapped.get() != NULL):
+            f.store(mapped.get(), model + WEIGHTS)
 
     def _ints(self, f: FunctionBuilder, values: Sequence[int]) -> Value:
         return f.constant(struct.pack(f"<{len(values)}i", *values))
@@ -478,19 +593,23 @@ class ProgramBuilder:
             f.return_(0)
         run = _Run(self, f, [item.step for op in ops for item in op.steps])
         run.ops(ops)
+        run.record_event()
         f.return_(0)
 
-    def _define_make_graph(self, steps: Sequence[NodeStep]) -> None:
+    def _define_make_graph(self, steps: Sequence[NodeStep], callers: Sequence[Caller]) -> None:
         f = self.host.function(MAKE_GRAPH, i32, [PTR])
         (model,) = f.arguments
-        if self.placement.slot_bytes is not None or any(isinstance(item.step, Allocate) for item in steps):
-            text = "occamy_capture: streamed weights and memory without a pool cannot be in a CUDA graph"
+        allocates = any(isinstance(item.step, Allocate) for item in steps)
+        if self.placement.slot_bytes is not None or allocates or self.profile:
+            text = "occamy_capture: streamed weights, memory without a pool and profiles cannot be in a CUDA graph"
             f.call("snprintf", model + ERROR, MESSAGE_BYTES, "%s", text)
             f.return_(Code.BAD_ARGUMENT)
             return
         with f.if_(f.load(model + GRAPH, PTR) != NULL):
             f.return_(0)
         self.check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
+        # Every launch of the graph has the same addresses, whatever memory the caller has.
+        _place_in_staging(f, callers)
         stream = f.load(model + STREAM, PTR)
         mode = CONSTANTS["cudaStreamCaptureModeThreadLocal"]
         self.check(f, "", "cudaStreamBeginCapture", stream, mode)
@@ -514,30 +633,76 @@ class ProgramBuilder:
             f.return_(f.call("occamy_fail_cudart", model, status, name))
         f.return_(0)
 
+    def _define_reach(self) -> None:
+        """
+        `static int occamy_reach(void *model, void *host, long bytes, void **device, const char *where)`: stores the
+        address at which the device reaches the caller's memory, if it does.
+        """
+        f = self.host.function(_REACH, i32, [PTR, PTR, i64, PTR, PTR], internal=True)
+        model, host, size, result, where = f.arguments
+        with f.if_(f.load(model + REACH, i32) == ALL_MEMORY):
+            f.store(host, result)
+            f.return_(0)
+        attributes = f.array(_POINTER_ATTRIBUTES_BYTES)
+
+        def address_of(pointer: Value) -> Value:
+            """The device's address of registered memory; the function returns where the memory is not registered."""
+            name = "cudaPointerGetAttributes"
+            self._declare(name)
+            status = f.call(name, attributes, pointer)
+            with f.if_(status != 0):
+                text = f.array(MESSAGE_BYTES)
+                f.call("snprintf", text, MESSAGE_BYTES, f"%s{name}", where)
+                f.return_(f.call("occamy_fail_cudart", model, status, text))
+            with f.if_(f.load(attributes, i32) == CONSTANTS["cudaMemoryTypeUnregistered"]):
+                f.return_(0)
+            return f.load(attributes + 8, PTR)
+
+        first, last = address_of(host), address_of(host + (size - 1))
+        with f.if_(last == first + (size - 1)):
+            f.store(first, result)
+        f.return_(0)
+
     def _define_main(self, inputs: Sequence[Caller], outputs: Sequence[Caller]) -> None:
         f = self.host.function(MAIN, i32, [PTR, PTR, PTR])
         model, sources, targets = f.arguments
         self.check(f, "", "cudaSetDevice", f.load(model + DEVICE, i32))
         stream, staging = f.load(model + STREAM, PTR), f.load(model + STAGING, PTR)
         h2d, d2h = CONSTANTS["cudaMemcpyHostToDevice"], CONSTANTS["cudaMemcpyDeviceToHost"]
+        arrays = {"input": sources, "output": targets}
+        tensors = [tensor for tensor in (*inputs, *outputs) if tensor.bytes]
+        _place_in_staging(f, tensors)
+        with f.if_(f.load(model + REACH, i32) != NOTHING), f.if_(f.load(model + GRAPH, PTR) == NULL):
+            for tensor in tensors:
+                pointer = f.load(arrays[tensor.kind] + 8 * tensor.index, PTR)
+                with f.if_((pointer.address() & (tensor.alignment - 1)) == 0):
+                    code = f.call(_REACH, model, pointer, tensor.bytes, model + tensor.field, tensor.where)
+                    with f.if_(code != 0):
+                        f.return_(code)
+
+        def copy(tensor: Caller) -> None:
+            """Copy a tensor between the caller's memory and its place in the staging memory, if it is there."""
+            own = staging + tensor.offset
+            with f.if_(f.load(model + tensor.field, PTR) == own):
+                pointer = f.load(arrays[tensor.kind] + 8 * tensor.index, PTR)
+                ends, way = ((own, pointer), h2d) if tensor.kind == "input" else ((pointer, own), d2h)
+                self.check(f, tensor.where, "cudaMemcpyAsync", *ends, tensor.bytes, way, stream)
+
         for tensor in inputs:
             if tensor.bytes:
-                source = f.load(sources + 8 * tensor.index, PTR)
-                self.check(
-                    f, f"input '{tensor.name}': ", "cudaMemcpyAsync", staging + tensor.offset, source,
-                    tensor.bytes, h2d, stream,
-                )  # fmt: skip
+                copy(tensor)
         code = f.call(LAUNCH, model)
         with f.if_(code != 0):
             f.return_(code)
         for tensor in outputs:
             if tensor.bytes:
-                target = f.load(targets + 8 * tensor.index, PTR)
-                self.check(
-                    f, f"output '{tensor.name}': ", "cudaMemcpyAsync", target, staging + tensor.offset,
-                    tensor.bytes, d2h, stream,
-                )  # fmt: skip
+                copy(tensor)
         self.check(f, "", "cudaStreamSynchronize", stream)
+        if len(self.events) > 1:
+            times = f.load(targets + 8 * len(outputs), PTR)
+            with f.for_(len(self.events) - 1) as i:
+                start, end = (f.load(model + (i << 3) + self.events[j], PTR) for j in range(2))
+                self.check(f, "", "cudaEventElapsedTime", times + (i << 2), start, end)
         f.return_(0)
 
     # --- release ---
@@ -596,7 +761,11 @@ class ProgramBuilder:
             release(CUBLAS, "cublasDestroy_v2")
         if "cuda" in libraries:
             release(MODULE, "cuModuleUnload")
+        if self.profile:
+            with f.for_(len(self.events)) as i:
+                release((i << 3) + self.events.start, "cudaEventDestroy")
         release(OWNED, "cudaFree")
+        release(REGISTERED, "cudaHostUnregister")
         if self.placement.slot_bytes is not None:
             for event in (*READY, *DONE):
                 release(event, "cudaEventDestroy")
@@ -612,9 +781,7 @@ class _Run:
         self.program = program
         self.f = f
         model = f.arguments[0]
-        self.bases: Mapping[int, Value] = {
-            name: f.load(model + name, PTR) for name in (POOL, WEIGHTS, STAGING)
-        }
+        self.bases: Mapping[int, Value] = {name: f.load(model + name, PTR) for name in (POOL, WEIGHTS)}
         self.stream = f.load(model + STREAM, PTR)
         most = max((len(s.operands) for s in steps if isinstance(s, Launch)), default=0)
         # The driver copies the values at each launch, so all launches share these arrays.
@@ -622,6 +789,7 @@ class _Run:
         self.values = f.array(8 * most) if most else None
         self.workspace: tuple[int, int] = POOL, 0
         self.where = ""
+        self.events = iter(program.events)
         self.slot: tuple[int, Sequence[Piece]] = 0, ()
         """Of streamed weights, where the slot of the current op starts, and what is in it."""
 
@@ -646,7 +814,7 @@ class _Run:
         return self.base(base) + (offset + operand.shift)
 
     def base(self, field: int) -> Value:
-        """The address in a field of the handle; only those of buffers change while the model runs."""
+        """The address in a field of the handle."""
         return self.bases[field] if field in self.bases else self.field(field)
 
     def field(self, offset: int) -> Value:
@@ -677,6 +845,11 @@ class _Run:
                 self.call("cudaEventRecord", self.field(DONE[number % 2]), self.stream)
                 number += 1
 
+    def record_event(self) -> None:
+        """Record the next event of a profile, if there is one."""
+        for field in islice(self.events, 1):
+            self.call("cudaEventRecord", self.field(field), self.stream)
+
     def start_of(self, number: int) -> int:
         """Where the slot of the `number`-th op with streamed weights starts, in bytes."""
         slot_bytes = self.program.placement.slot_bytes
@@ -698,6 +871,7 @@ class _Run:
     def step(self, item: NodeStep) -> None:
         """Emit one step."""
         self.where = f"node '{item.node}': "
+        self.record_event()
         if item.workspace is not None:
             self.workspace = self.program.placement.find(item.workspace, Buffer.contiguous(()))
         match item.step:

@@ -19,10 +19,12 @@ from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cpu.kernels.strided import collapse
 from occamy_xdsl.lowering.cuda.convolutions import Problem
 from occamy_xdsl.lowering.cuda.kernels import points
+from occamy_xdsl.lowering.cuda.kernels.product import product_kernel
 from occamy_xdsl.lowering.cuda.kernels.rows import RowLayerNorm, RowReduce, RowSoftmax
 from occamy_xdsl.lowering.cuda.kernels.spec import VECTOR_BYTES, GpuKernel
 from occamy_xdsl.lowering.cuda.kernels.tiled import copy_kernel, elementwise_kernel
 from occamy_xdsl.lowering.cuda.steps import (
+    ALIGNMENT,
     Convolution,
     Deconvolution,
     Launch,
@@ -36,14 +38,13 @@ from occamy_xdsl.lowering.cuda.steps import (
     Window,
 )
 
-ALIGNMENT = 256
-"""Bytes to which everything in device memory is aligned, as the libraries like it."""
-
 ALGORITHM, LIBRARY_BYTES, PROLOGUE_CHANNELS = "cuda.algorithm", "cuda.library_bytes", "cuda.prologue_channels"
 """
 Attributes that `cuda-assign-workspaces` gives to an op that a library computes: the algorithm of a convolution,
 the bytes of workspace that the library may use, and the channels for which a prologue is computed at once.
 """
+PROLOGUE_IN_PLACE = "cuda.prologue_in_place"
+"""Attribute that it gives to a convolution whose input nobody needs afterwards: the prologue is computed there."""
 LEAST_CHANNELS = 32
 """Channels for which a prologue is computed at once where memory is short."""
 
@@ -247,20 +248,6 @@ def _describable(operand: Operand) -> bool:
     return min(operand.buffer.strides, default=1) > 0
 
 
-def problem_of(op: dnn.ConvOp) -> Problem:
-    """The convolution that cuDNN is asked for."""
-    x, pads = op.input_shape, dnn.ints(op.pads)
-    rank = len(x) - 2
-    low, high = pads[:rank], pads[rank:]
-    if low != high:
-        x = (*x[:2], *(a + size + b for a, size, b in zip(low, x[2:], high, strict=True)))
-        low = (0,) * rank
-    return Problem(
-        x, dnn.shape_of(op.filter), dnn.shape_of(op.outs[0]), low, dnn.ints(op.strides),
-        dnn.ints(op.dilations), op.group_.value.data,
-    )  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Part:
     """Some channels of a convolution's input, from `first` of all of them on."""
@@ -277,7 +264,7 @@ class Part:
 def prologue_channels(op: dnn.ConvOp) -> int:
     """Channels of the input that a prologue is computed for at once."""
     channels = op.input_shape[1]
-    if op.group_.value.data > 1:
+    if op.group_.value.data > 1 or PROLOGUE_IN_PLACE in op.attributes:
         return channels
     return _attribute(op, PROLOGUE_CHANNELS) or min(channels, LEAST_CHANNELS)
 
@@ -297,12 +284,29 @@ def _parts(op: dnn.ConvOp) -> list[Part]:
     return parts
 
 
+def problem_of(op: dnn.ConvOp) -> Problem:
+    """The convolution that cuDNN is asked for; of several parts the widest."""
+    channels = max(part.channels for part in _parts(op))
+    x, pads, filter = op.input_shape, dnn.ints(op.pads), dnn.shape_of(op.filter)
+    groups = op.group_.value.data
+    rank = len(x) - 2
+    low, high = pads[:rank], pads[rank:]
+    spatial = x[2:]
+    if low != high:
+        spatial = tuple(a + size + b for a, size, b in zip(low, spatial, high, strict=True))
+        low = (0,) * rank
+    return Problem(
+        (x[0], channels, *spatial), (filter[0], channels // groups, *filter[2:]), dnn.shape_of(op.outs[0]), low,
+        dnn.ints(op.strides), dnn.ints(op.dilations), groups,
+    )  # fmt: skip
+
+
 def _convolved(plan: Plan, op: dnn.ConvOp, part: Part) -> Operand:
     """What cuDNN takes in the place of a part: after the prologue, padded where ends differ, with its strides."""
     x = part.operand
     if op.prologue is not None:
         extras = [_of_channels(operand_of(value), part) for value in op.prologue_extras]
-        result = plan.temporary(x.buffer.shape)
+        result = x if PROLOGUE_IN_PLACE in op.attributes else plan.temporary(x.buffer.shape)
         _elementwise(plan, op.prologue.block, [x, *extras], result)
         x = result
     pads = dnn.ints(op.pads)
@@ -359,7 +363,8 @@ def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
     relu, extra = ends_in_relu(op)
     z = None if extra is None else operand_of(extra)
     # cuDNN fuses over packed tensors, and adds one of the very layout of the result.
-    packed = op.prologue is not None or pads[: len(pads) // 2] != pads[len(pads) // 2 :]
+    in_workspace = op.prologue is not None and PROLOGUE_IN_PLACE not in op.attributes
+    packed = in_workspace or pads[: len(pads) // 2] != pads[len(pads) // 2 :]
     fuses = (
         relu
         and (packed or parts[-1].operand.buffer.is_contiguous)
@@ -458,15 +463,19 @@ def _leading(buffer: Buffer) -> tuple[int, bool] | None:
 
 def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
     a, b = operand_of(op.a), operand_of(op.b)
-    _require_f32(op, a, b, out)
+    by_integers = has_integer_weights(op)
+    _require_f32(op, a, *(() if by_integers else (b,)), out)
     shape = out.buffer.shape
     depth = a.buffer.shape[-1]
-    a, b = (o if _leading(o.buffer) is not None else plan.contiguous(o) for o in (a, b))
     target = result = _accumulator(plan, op, out)
-    leading = _leading(target.buffer)
-    if leading is None or leading[1]:
-        result = plan.temporary(shape)
-    if depth:
+    if depth and by_integers:
+        of_a, of_b = (o.buffer.broadcast_to((*shape[:-2], *o.buffer.shape[-2:])) for o in (a, b))
+        plan.launch(product_kernel(of_a, of_b, result.buffer), a, b, result)
+    elif depth:
+        leading = _leading(target.buffer)
+        if leading is None or leading[1]:
+            result = plan.temporary(shape)
+        a, b = (o if _leading(o.buffer) is not None else plan.contiguous(o) for o in (a, b))
         _products(plan, op, a, b, result)
     else:
         zero = Block()
@@ -478,6 +487,11 @@ def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
         plan.copy(result, out)
         return
     _finish(plan, op, result, bias, out)
+
+
+def has_integer_weights(op: dnn.MatmulOp) -> bool:
+    """Whether the right matrix is of integers, by which a generated kernel multiplies and not cuBLAS."""
+    return str(dnn.element_type_of(op.b)) in ("i8", "ui8", "i16", "ui16", "i32")
 
 
 def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand) -> None:

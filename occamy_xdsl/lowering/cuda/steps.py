@@ -9,6 +9,9 @@ from occamy_xdsl.dialects.weights import Weights
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cuda.kernels.spec import GpuKernel
 
+ALIGNMENT = 256
+"""Bytes to which buffers in device memory are aligned, as the libraries like it."""
+
 
 @dataclass(frozen=True)
 class Scratch:
@@ -207,3 +210,26 @@ class Transfer:
 Step: TypeAlias = (
     Launch | Convolution | Deconvolution | Pooling | Softmax | Product | Allocate | Free | Transfer
 )
+
+
+def kernel_name(step: Step) -> str:
+    """What a step runs: a generated kernel, or a function of a library."""
+    match step:
+        case Launch():
+            return step.kernel.symbol
+        case Convolution():
+            return f"cudnnConvolution{'' if step.bias is None else 'BiasActivation'}Forward"
+        case Deconvolution():
+            return "cudnnConvolutionBackwardData"
+        case Pooling():
+            return "cudnnPoolingForward"
+        case Softmax():
+            return "cudnnSoftmaxForward"
+        case Product():
+            return "cublasSgemmStridedBatched"
+        case Allocate():
+            return "cudaHostAlloc" if step.on_host else "cudaMalloc"
+        case Free():
+            return "cudaFreeHost" if step.on_host else "cudaFree"
+        case Transfer():
+            return "cudaMemcpyAsync"

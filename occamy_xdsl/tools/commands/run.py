@@ -16,9 +16,11 @@ from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
 from occamy_xdsl.tools.output import check_writable, make_folder, note, progress, replacing, write_text
 
 if TYPE_CHECKING:
+    from occamy_xdsl.compiler import Compilation
     from occamy_xdsl.lowering.signature import Signature
     from occamy_xdsl.report.memory import MemoryReport
     from occamy_xdsl.runtime.executable import Array, Executable
+    from occamy_xdsl.simulator import Simulator
 
 
 @takes_compile_options
@@ -70,7 +72,7 @@ def run(
     if trace is not None and not simulate:
         raise UsageError("--trace: only a simulation has one, see --simulate")
     if simulate:
-        for option, given in (("--repeat", repeat > 1), ("--profile", profile), ("--poison", poison)):
+        for option, given in (("--repeat", repeat > 1), ("--poison", poison)):
             if given:
                 raise UsageError(
                     f"{option}: not with --simulate, which says nothing about time and checks all reads"
@@ -98,7 +100,7 @@ def run(
             if spec.name in missing
         }
     outputs = executable.run(inputs)
-    if profile is not None and not isinstance(executable, SimulatedModel):
+    if profile is not None:
         write_text(profile, json.dumps(profile_of(executable, inputs, repeat), indent=2) + "\n")
     if repeat > 1 and not isinstance(executable, SimulatedModel):
         note(timings(executable, inputs, outputs, repeat))
@@ -158,28 +160,32 @@ class SimulatedModel:
         if not options.resolve().is_cuda:
             raise UsageError("--simulate: needs --target cuda")
         self._trace = trace
-        self._folder = TemporaryDirectory(prefix="occamy-")
-        self._library = Path(self._folder.name) / "model.so"
         with progress(f"compiling {path}"):
-            from occamy_xdsl.lowering.cpu.emit import write_library
+            self.compilation = options.compilation(path)
+            self.signature = self.compilation.signature()
 
-            self._compilation = options.compilation(path)
-            compiled = self._compilation.compiled(Path(self._folder.name))
-            write_library(compiled, self._library)
-        self.signature = compiled.signature
-
-    def run(self, inputs: "dict[str, Array]") -> "dict[str, Array]":
-        """Runs once; says what the program did to the device, and writes the trace."""
+    def simulate(
+        self, compilation: "Compilation", inputs: "dict[str, Array]"
+    ) -> "tuple[dict[str, Array], Simulator]":
+        """Runs a compilation of the model once; its outputs, and the simulator, which knows what it did."""
+        from occamy_xdsl.lowering.cpu.emit import write_library
         from occamy_xdsl.runtime.cuda import simulate
         from occamy_xdsl.simulator import Simulator
 
-        simulator = Simulator(architecture=self._compilation.options.processor)
-        outputs = simulate(self._library, inputs, simulator)
+        simulator = Simulator(architecture=compilation.options.processor)
+        with TemporaryDirectory(prefix="occamy-") as folder:
+            library = Path(folder) / "model.so"
+            write_library(compilation.compiled(Path(folder)), library)
+            return simulate(library, inputs, simulator), simulator
+
+    def run(self, inputs: "dict[str, Array]") -> "dict[str, Array]":
+        """Runs once; says what the program did to the device, and writes the trace."""
+        outputs, simulator = self.simulate(self.compilation, inputs)
         note(
             "simulated: calls, memory and kernels are checked; speed and the numerics of NVIDIA's libraries are not"
         )
         print(simulator.report())
-        print(pool_map(self._compilation.report()))
+        print(pool_map(self.compilation.report()))
         if self._trace is not None:
             with replacing(self._trace) as temporary:
                 simulator.write_trace(temporary)
@@ -209,21 +215,29 @@ def timings(
     return f"{repeat} runs: median {statistics.median(times):.3f} ms, min {min(times):.3f}, p90 {p90:.3f}"
 
 
-def profile_of(executable: "Executable", inputs: Mapping[str, Any], repeat: int) -> dict[str, Any]:
-    """The median time of each kernel call over `repeat` runs, in microseconds, in order of execution."""
+def profile_of(
+    executable: "Executable | SimulatedModel", inputs: "dict[str, Array]", repeat: int
+) -> dict[str, Any]:
+    """
+    The median time of each kernel call over `repeat` runs, in microseconds, in order of execution.
+
+    Under the simulator there is one run, whose times are 0.
+    """
     import numpy as np
 
-    from occamy_xdsl.compiler import Compilation, CompiledExecutable, compile_to_memory
-    from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK
+    from occamy_xdsl.compiler import Compilation, CompiledExecutable, call_times, compile_to_memory
 
-    assert isinstance(executable, CompiledExecutable)
+    assert isinstance(executable, CompiledExecutable | SimulatedModel)
     original = executable.compilation
     timed = Compilation(original.model, replace(original.options, profile=True))
-    clocked = compile_to_memory(timed)
-    clocked.run(inputs)
-    times = np.array([clocked.run(inputs)[CLOCK] for _ in range(repeat)])
-    microseconds = 1e6 * times[..., 0] + 1e-3 * times[..., 1]
-    medians = np.median(np.diff(microseconds, axis=1), axis=0)
+    if isinstance(executable, SimulatedModel):
+        note("profile: all times are 0, as the simulator measures none")
+        runs = [executable.simulate(timed, inputs)[0]]
+    else:
+        clocked = compile_to_memory(timed)
+        clocked.run(inputs)
+        runs = [clocked.run(inputs) for _ in range(repeat)]
+    medians = np.median([call_times(outputs) for outputs in runs], axis=0)
     return {
         "model": original.model.name,
         "target": original.options.target,

@@ -3,7 +3,11 @@
 // Copies of 1024 bytes for input and output each, and two slots of 256 bytes for the three filters of 256.
 // CHECK-LABEL: llvm.func @occamy_setup(
 // CHECK:         [[BYTES:%.*]] = llvm.mlir.constant(2560) : i64
-// CHECK:         llvm.call @cudaMalloc({{%.*}}, [[BYTES]])
+// CHECK-NEXT:    llvm.store [[BYTES]], [[REST:%.*]] : i64, !llvm.ptr
+// CHECK:         [[BYTES:%.*]] = llvm.load [[REST]]
+// CHECK-NEXT:    [[POOL:%.*]] = llvm.mlir.constant(2048) : i64
+// CHECK-NEXT:    [[ALL:%.*]] = llvm.add [[BYTES]], [[POOL]] : i64
+// CHECK:         llvm.call @cudaMalloc({{%.*}}, [[ALL]])
 // CHECK-NOT:     llvm.call @cudaMemcpyAsync
 // CHECK:         llvm.call @cudaEventCreateWithFlags
 

@@ -1,14 +1,23 @@
 // RUN: occamy-opt %s -p 'convert-dnn-to-cuda{chip=sm_80}' | filecheck %s
 
-// One allocation of 1024 bytes for the pool, 768 + 1024 for copies of input and output, and 768 for weights; every
-// call is checked.
+// One allocation of 1024 bytes for the pool, 768 + 1024 for copies of input and output, and 768 for weights, unless the
+// device has the host's memory and reads them there; every call is checked.
 // CHECK-LABEL: builtin.module attributes {occamy.pool_bytes = 1024 : i64, occamy.weights_bytes = 768 : i64,
 // CHECK-SAME:    occamy.model_bytes = {{[0-9]+}} : i64, occamy.weights = [
 
 // CHECK:       llvm.func @occamy_setup(
 // CHECK:         llvm.call @cudaStreamCreateWithFlags
-// CHECK:         [[BYTES:%.*]] = llvm.mlir.constant(3584) : i64
-// CHECK:         llvm.call @cudaMalloc({{%.*}}, [[BYTES]])
+// CHECK:         llvm.call @cudaDeviceGetAttribute
+// CHECK:         llvm.call @cudaHostRegister
+// CHECK:         llvm.call @cudaHostGetDevicePointer
+// CHECK:         [[BYTES:%.*]] = llvm.mlir.constant(2560) : i64
+// CHECK-NEXT:    llvm.store [[BYTES]], [[REST:%.*]] : i64, !llvm.ptr
+// CHECK:         [[BYTES:%.*]] = llvm.mlir.constant(1792) : i64
+// CHECK-NEXT:    llvm.store [[BYTES]], [[REST]] : i64, !llvm.ptr
+// CHECK:         [[BYTES:%.*]] = llvm.load [[REST]]
+// CHECK-NEXT:    [[POOL:%.*]] = llvm.mlir.constant(1024) : i64
+// CHECK-NEXT:    [[ALL:%.*]] = llvm.add [[BYTES]], [[POOL]] : i64
+// CHECK:         llvm.call @cudaMalloc({{%.*}}, [[ALL]])
 // CHECK:         llvm.call @cudaMemcpyAsync
 // CHECK:         llvm.call @cuModuleLoadData
 // CHECK:         llvm.call @cuModuleGetFunction
@@ -44,6 +53,7 @@
 // CHECK:         llvm.call @cudnnDestroyTensorDescriptor
 // CHECK:         llvm.call @cuModuleUnload
 // CHECK:         llvm.call @cudaFree
+// CHECK:         llvm.call @cudaHostUnregister
 // CHECK:         llvm.call @cudaStreamDestroy
 
 // CHECK:       "gpu.module"() <{sym_name = "kernels"}> ({

@@ -69,3 +69,42 @@ func.func @prologue(%x: memref<1x64x8x8xf32>, %w: memref<4x64x1x1xf32>, %y: memr
   }
   func.return
 }
+
+// Nobody needs the input of the first convolution afterwards: its prologue is computed there. That of the second one is
+// the caller's, that of the third one is read again.
+// CHECK-LABEL: @in_place
+// CHECK:         dnn.conv input(%a : memref<1x64x8x8xf32>) {{.*}} outs(%y : memref<1x4x8x8xf32>)
+// CHECK-SAME:      cuda.prologue_in_place
+// CHECK-NOT:     cuda.prologue_in_place
+// CHECK:         func.return
+func.func @in_place(%x: memref<1x64x8x8xf32>, %w: memref<4x64x1x1xf32>, %y: memref<1x4x8x8xf32>) {
+  %a = dnn.malloc : memref<1x64x8x8xf32>
+  dnn.copy input(%x : memref<1x64x8x8xf32>) outs(%a : memref<1x64x8x8xf32>)
+  dnn.conv input(%a : memref<1x64x8x8xf32>) filter(%w : memref<4x64x1x1xf32>) outs(%y : memref<1x4x8x8xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>}
+    prologue {
+  ^bb0(%p: f32):
+    %e = math.exp %p : f32
+    dnn.yield %e : f32
+  }
+  dnn.dealloc %a : memref<1x64x8x8xf32>
+  dnn.conv input(%x : memref<1x64x8x8xf32>) filter(%w : memref<4x64x1x1xf32>) outs(%y : memref<1x4x8x8xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>}
+    prologue {
+  ^bb0(%p: f32):
+    %e = math.exp %p : f32
+    dnn.yield %e : f32
+  }
+  %b = dnn.malloc : memref<1x64x8x8xf32>
+  dnn.copy input(%x : memref<1x64x8x8xf32>) outs(%b : memref<1x64x8x8xf32>)
+  dnn.conv input(%b : memref<1x64x8x8xf32>) filter(%w : memref<4x64x1x1xf32>) outs(%y : memref<1x4x8x8xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>}
+    prologue {
+  ^bb0(%p: f32):
+    %e = math.exp %p : f32
+    dnn.yield %e : f32
+  }
+  dnn.copy input(%b : memref<1x64x8x8xf32>) outs(%x : memref<1x64x8x8xf32>)
+  dnn.dealloc %b : memref<1x64x8x8xf32>
+  func.return
+}

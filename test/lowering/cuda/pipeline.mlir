@@ -30,7 +30,10 @@
 
 // HOST-LABEL: llvm.func @occamy_setup(
 // HOST:         [[BYTES:%.*]] = llvm.mlir.constant(2560) : i64
-// HOST:         llvm.call @cudaMalloc({{%.*}}, [[BYTES]])
+// HOST-NEXT:    llvm.store [[BYTES]], [[REST:%.*]] : i64, !llvm.ptr
+// HOST:         [[BYTES:%.*]] = llvm.load [[REST]]
+// HOST:         [[ALL:%.*]] = llvm.add [[BYTES]], {{%.*}} : i64
+// HOST:         llvm.call @cudaMalloc({{%.*}}, [[ALL]])
 // HOST-LABEL: llvm.func @occamy_launch(
 // HOST:         llvm.call @cudnnConvolutionBiasActivationForward
 // HOST:         llvm.call @cudnnSoftmaxForward

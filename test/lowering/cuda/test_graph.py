@@ -93,7 +93,8 @@ def test_what_waits_or_allocates_is_not_captured(weights: str, options: dict[str
     with Simulator(architecture="sm_75") as simulator:
         executable = Executable(LibraryModel(model.library))
         with pytest.raises(
-            OccamyError, match="occamy_capture: streamed weights and memory without a pool cannot be"
+            OccamyError,
+            match="occamy_capture: streamed weights, memory without a pool and profiles cannot be",
         ):
             executable.capture()
         model.check(executable.run(model.inputs))

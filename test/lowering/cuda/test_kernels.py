@@ -17,6 +17,7 @@ from occamy_xdsl.lowering.cpu.kernels.vector_ops import CmpfOp, SelectOp
 from occamy_xdsl.lowering.cuda import ptx as assembler
 from occamy_xdsl.lowering.cuda.kernels import points
 from occamy_xdsl.lowering.cuda.kernels.elementwise import Elementwise
+from occamy_xdsl.lowering.cuda.kernels.product import product_kernel
 from occamy_xdsl.lowering.cuda.kernels.rows import RowLayerNorm, RowReduce, RowSoftmax
 from occamy_xdsl.lowering.cuda.kernels.spec import GpuKernel, gpu_module
 from occamy_xdsl.lowering.cuda.kernels.tiled import Tiled, copy_kernel, elementwise_kernel
@@ -515,3 +516,59 @@ def test_equal_kernels_are_one_and_unknown_chips_are_refused() -> None:
     huge = Elementwise(add_relu(), (C((2**31,)), C((2**31,))), C((2**31,)))
     with pytest.raises(ValueError, match="more than 2147483647 elements"):
         assembler.compile_kernels([huge], "sm_90")
+
+
+def integers(dtype: str, *shape: int) -> np.ndarray:
+    info = np.iinfo(np.dtype(dtype))
+    return RNG.integers(info.min, int(info.max) + 1, shape).astype(dtype)
+
+
+def product_case(
+    rows: int, depth: int, columns: int, dtype: str, layout: str = "row-major", batch: tuple[int, ...] = ()
+) -> tuple[GpuKernel, list[np.ndarray], np.ndarray]:
+    names = {"int8": "i8", "uint8": "ui8", "int16": "i16", "uint16": "ui16", "int32": "i32"}
+    strides = (columns, 1) if layout == "row-major" else (1, depth)
+    weights = Buffer((depth, columns), strides, names[dtype]).broadcast_to((*batch, depth, columns))
+    a, c = C((*batch, rows, depth)), C((*batch, rows, columns))
+    x, q = random(*a.shape), integers(dtype, depth, columns)
+    expected = (x.astype(np.float64) @ q.astype(np.float64)).astype(np.float32)
+    return product_kernel(a, weights, c), [x, q], expected
+
+
+PRODUCTS = [
+    product_case(*sizes, dtype, layout, batch)
+    for sizes, dtype, layout, batch in (
+        ((1, 96, 64), "int8", "row-major", ()),
+        ((3, 37, 45), "uint8", "row-major", ()),
+        ((8, 40, 33), "int16", "row-major", ()),
+        ((1, 96, 64), "int8", "column-major", ()),
+        ((5, 45, 19), "uint8", "column-major", ()),
+        ((64, 64, 64), "int8", "row-major", ()),
+        ((70, 45, 67), "uint8", "row-major", ()),
+        ((9, 33, 65), "uint16", "column-major", ()),
+        ((65, 32, 64), "int8", "column-major", ()),
+        ((12, 20, 30), "int32", "row-major", ()),
+        ((2, 20, 30), "int8", "row-major", (2, 3)),
+        ((20, 40, 70), "int8", "column-major", (3,)),
+    )
+]
+
+
+def test_products_by_integers() -> None:
+    """Sums of thousands of terms of up to 2^31: errors are relative to the largest result."""
+    kernels = [kernel for kernel, _, _ in PRODUCTS]
+    text = assembler.compile_kernels(kernels, "sm_75")
+    for kernel, arrays, expected in PRODUCTS:
+        got, _ = run(text, kernel, arrays)
+        bound = 1e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(got, expected, rtol=0, atol=bound, err_msg=kernel.symbol)
+
+
+@pytest.mark.parametrize("layout", ["row-major", "column-major"])
+@pytest.mark.parametrize("rows", [1, 64])
+def test_products_by_integers_are_coalesced(rows: int, layout: str) -> None:
+    kernel, arrays, _ = product_case(rows, 128, 128, "int8", layout)
+    _, counts = run(assembler.compile_kernels([kernel], "sm_75"), kernel, arrays)
+    weights = [access for access in counts.accesses.values() if ".s8" in access.text]
+    assert sum(access.used_bytes for access in weights) == 128 * 128, "each is read once"
+    assert sum(access.moved_bytes for access in weights) == 128 * 128, "in whole sectors"

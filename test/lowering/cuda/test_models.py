@@ -118,9 +118,10 @@ FAILING = {
     "eager": (small, {"memory": "eager"}),
     "lazy": (small, {"memory": "lazy"}),
     "streamed": (small, {"stream_weights": True, "weights": "file"}),
+    "integrated": (small, {"weights": "file"}),
     **{name: (net, {}) for name, net in NETS.items()},
 }
-QUICK = ("small", "eager", "streamed", "resnet", "attention")
+QUICK = ("small", "eager", "streamed", "integrated", "resnet", "attention")
 
 
 @pytest.mark.parametrize(
@@ -130,17 +131,18 @@ def test_every_call_may_fail(name: str, build) -> None:
     """
     Whichever call fails, create or run says which, of which node, with the status; everything is released, once.
 
-    Only a failing release is ignored, and a failing question for a faster algorithm.
+    Only a failing release is ignored, a failing question for a faster algorithm, and weights that cannot be mapped.
     """
     net, options = FAILING[name]
     model = build(net(), **options)
-    with Simulator(architecture=CHIP) as simulator:
+    integrated = name == "integrated"
+    with Simulator(architecture=CHIP, integrated=integrated) as simulator:
         model.check(model.run(simulator))
     calls = list(simulator.calls)
     # Releasing starts with these two; nobody is there to hear that they fail.
     release = len(calls) - 1 - calls[::-1].index("cudaSetDevice")
     assert calls[release + 1] == "cudaStreamSynchronize"
-    with Simulator(architecture=CHIP, strict=False) as simulator:
+    with Simulator(architecture=CHIP, integrated=integrated, strict=False) as simulator:
         for number, call in enumerate(calls, 1):
             library = FUNCTIONS[call].library
             status, text = STATUS[library]
@@ -157,7 +159,7 @@ def test_every_call_may_fail(name: str, build) -> None:
                 break
             assert simulator.leaks() == [], call
             assert simulator.violations == [], call
-            if call == "cudnnGetConvolutionForwardWorkspaceSize":
+            if call in ("cudnnGetConvolutionForwardWorkspaceSize", "cudaHostRegister"):
                 continue
             assert message.endswith(f"{call}: {text} (status {status})"), call
             if library != "cudart" and call not in OF_NO_NODE:
@@ -240,13 +242,13 @@ def test_workspace_limit(build) -> None:
 
 def test_libraries_do_not_raise_the_peak(build) -> None:
     """
-    Their workspaces lie under the peak of the other buffers, which products may raise to 16 KiB, and prologues by
-    the result of 32 channels, as in mobilenet.
+    Their workspaces lie under the peak of the other buffers, which products may raise to 16 KiB, and prologues of
+    inputs that stay by the result of 32 channels.
     """
-    for name in ("unet", "inception"):
+    for name in ("unet", "inception", "mobilenet"):
         report = build(NETS[name]()).compilation.report()
         peaks = {step.name: step.max_live_bytes for step in report.passes}
-        assert peaks["cuda-assign-workspaces"] == peaks["dnn-coalesce-tensors"]
+        assert peaks["cuda-assign-workspaces"] == peaks["dnn-borrow-outputs"]
 
 
 def test_device_too_old_or_too_small(small_model) -> None:

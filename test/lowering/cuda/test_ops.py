@@ -1,8 +1,11 @@
 """Ops on a GPU against ONNX Runtime, under the simulator: many nodes in one model each."""
 
+from dataclasses import replace
+
 import numpy as np
 from nets import Net
 from onnx import ModelProto
+from onnx.reference import ReferenceEvaluator
 
 from occamy_xdsl.simulator import Simulator
 
@@ -211,3 +214,47 @@ def test_without_fusion_reuse_or_reordering(build) -> None:
 
     for options in ({"fuse": False}, {"reuse": False, "in_place": False}, {"reorder": False}):
         check(build, NETS["resnet"](), 1e-4, **options)
+
+
+def test_products_by_quantised_weights(build) -> None:
+    """int8 and uint8, one scale and zero point or one a channel, few rows and many, with bias and activation."""
+    n, x, many = Net(), "x", "many"
+    rng = np.random.default_rng(4)
+
+    def weights(dtype: type, *shape: int, axis: int | None = None, zero: int | None = None) -> str:
+        info = np.iinfo(dtype)
+        q = n.const(rng.integers(info.min, int(info.max) + 1, shape), dtype)
+        size = () if axis is None else (shape[axis],)
+        scale = n.const(rng.uniform(0.01, 0.02, size), np.float32)
+        zeros = [] if zero is None else [n.const(rng.integers(0, zero, size), dtype)]
+        return n.op("DequantizeLinear", q, scale, *zeros, **({} if axis is None else {"axis": axis}))
+
+    def product(a: str, b: str) -> str:
+        return n.op("MatMul", a, b)
+
+    outs = [
+        product(x, weights(np.int8, 40, 64)),
+        product(x, weights(np.int8, 40, 64, axis=1)),
+        product(x, weights(np.uint8, 40, 65, axis=1, zero=255)),
+        product(many, weights(np.uint8, 40, 70, zero=2)),
+        n.op("Relu", product(many, weights(np.int8, 40, 77, axis=1, zero=100))),
+        n.op("Gemm", x, weights(np.int8, 80, 40, axis=0), n.random(80), transB=1),
+        n.op("Sigmoid", n.op("Add", product(many, weights(np.int8, 40, 60, axis=1)), n.random(60))),
+        # These are made f32: scales along the terms of a sum, and filters of convolutions.
+        product(x, weights(np.int8, 40, 64, axis=0)),
+        n.op(
+            "Conv", n.op("Reshape", x, n.const([1, 3, 5, 8], np.int64)), weights(np.int8, 2, 3, 3, 3, axis=0)
+        ),
+    ]
+    model = n.model({x: (3, 40), many: (2, 9, 40)}, outs, opset=21)
+    compiled = build(model)
+    # ONNX Runtime rounds activations to 8 bits for such products.
+    values = ReferenceEvaluator(model).run(None, compiled.inputs)
+    with Simulator(architecture=CHIP) as simulator:
+        outputs = compiled.run(simulator)
+    replace(compiled, expected=dict(zip(compiled.expected, values, strict=True))).check(outputs, 1e-5)
+    # Weights but the last two, which are made f32, are multiplied as they are stored; small ones would be folded.
+    kernels = {n: k for n, k in simulator.report().kernels.items() if n.startswith("product_")}
+    assert sum(kernel.launches for kernel in kernels.values()) == 7
+    assert {name.rsplit("_", 2)[1] for name in kernels} == {"i8", "ui8", "i16"}, "16 bits hold q - zero"
+    assert simulator.report().calls["cublasSgemmStridedBatched"] == 1
