@@ -61,7 +61,7 @@ class _Layout:
         self.last = np.array([body.last for body in self.bodies], np.int64)
         self.begin = np.array([offsets[i] for i in order], np.int64)
         self.size = np.array([body.extent for body in self.bodies], np.int64)
-        self.births = np.unique(self.first)
+        self.births: NDArray[np.int64] = np.unique(self.first)
         change = np.zeros(len(self.births) + 1, np.int64)
         np.add.at(change, np.searchsorted(self.births, self.first), self.size)
         np.add.at(change, np.searchsorted(self.births, self.last), -self.size)
@@ -93,16 +93,16 @@ class _Layout:
 
     def _peak(self, k: int) -> int:
         """Where in the life of a body the load is highest, as an index of births."""
-        begin = int(np.searchsorted(self.births, self.first[k]))
-        end = int(np.searchsorted(self.births, self.last[k]))
+        begin = int(self.births.searchsorted(self.first[k]))
+        end = int(self.births.searchsorted(self.last[k]))
         return begin + int(self.load[begin:end].argmax())
 
     def _around(self, peak: int, *, vary: bool) -> NDArray[np.int64]:
         """The bodies that are live between a low of the load on one side of the peak and one on the other."""
-        middle = int(np.searchsorted(self.first, self.births[peak]))
+        middle = int(self.first.searchsorted(self.births[peak]))
 
         def birth(k: int) -> int:
-            return int(np.searchsorted(self.births, self.first[min(max(k, 0), len(self.first) - 1)]))
+            return int(self.births.searchsorted(self.first[min(max(k, 0), len(self.first) - 1)]))
 
         far, near = (_BIRTHS * (0.15 + 0.85 * self.chance.random() if vary else 0.5) for _ in range(2))
         left, right = birth(middle - int(far)), birth(middle + int(near * 0.4))
