@@ -1,6 +1,7 @@
 """Large neighbourhood search: packs anew the bodies around the places where a large layout is too high."""
 
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -93,16 +94,16 @@ class _Layout:
 
     def _peak(self, k: int) -> int:
         """Where in the life of a body the load is highest, as an index of births."""
-        begin = int(self.births.searchsorted(self.first[k]))
-        end = int(self.births.searchsorted(self.last[k]))
+        begin = bisect_left(self.births, self.first[k])
+        end = bisect_left(self.births, self.last[k])
         return begin + int(self.load[begin:end].argmax())
 
     def _around(self, peak: int, *, vary: bool) -> NDArray[np.int64]:
         """The bodies that are live between a low of the load on one side of the peak and one on the other."""
-        middle = int(self.first.searchsorted(self.births[peak]))
+        middle = bisect_left(self.first, self.births[peak])
 
         def birth(k: int) -> int:
-            return int(self.births.searchsorted(self.first[min(max(k, 0), len(self.first) - 1)]))
+            return bisect_left(self.births, self.first[min(max(k, 0), len(self.first) - 1)])
 
         far, near = (_BIRTHS * (0.15 + 0.85 * self.chance.random() if vary else 0.5) for _ in range(2))
         left, right = birth(middle - int(far)), birth(middle + int(near * 0.4))
