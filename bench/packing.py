@@ -58,8 +58,38 @@ def network(chance: random.Random, count: int) -> Trace:
         yield position, position + 1, 64 * chance.randint(1, 4096)
 
 
+def long_lives(chance: random.Random, count: int) -> Trace:
+    """Like uniform, with lives ten times as long: a thousand buffers are live at a time."""
+    for _ in range(count):
+        first = chance.randrange(count)
+        yield first, first + chance.randint(1, 2000), 64 * chance.randint(1, 1000)
+
+
+def few_sizes(chance: random.Random, count: int) -> Trace:
+    """Like uniform, with six distinct sizes."""
+    sizes = [64 * chance.randint(1, 1000) for _ in range(6)]
+    for _ in range(count):
+        first = chance.randrange(count)
+        yield first, first + chance.randint(1, 200), chance.choice(sizes)
+
+
+def correlated(chance: random.Random, count: int) -> Trace:
+    """What lives longer is larger."""
+    for _ in range(count):
+        first, length = chance.randrange(count), 1 + int(200 * chance.random() ** 2)
+        yield first, first + length, 64 * max(1, int(length * (2.5 + 5 * chance.random())))
+
+
+def bursts(chance: random.Random, count: int) -> Trace:
+    """Five hundred births at a time, then a pause in which most of them die."""
+    for number in range(count):
+        first = number // 500 * 300 + chance.randrange(60)
+        yield first, first + chance.randint(1, 150), 64 * chance.randint(1, 1000)
+
+
 TRACES: dict[str, Callable[[random.Random, int], Trace]] = {
-    trace.__name__: trace for trace in (uniform, heavy_tailed, mixed, stack, network)
+    trace.__name__: trace
+    for trace in (uniform, heavy_tailed, mixed, stack, network, long_lives, few_sizes, correlated, bursts)
 }
 
 

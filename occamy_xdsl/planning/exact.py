@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Generator, Sequence
+from bisect import bisect_left
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ Unassigned buffers, sorted by begin; the (offset, priority) key that the next on
 for which the section bound is known to hold when all of them lie at or above it.
 """
 
-_CRITERIA = (
+CRITERIA = (
     ("load", "length", "area"),
     ("load", "area", "length"),
     ("length", "area", "load"),
@@ -49,7 +50,7 @@ class Budget:
 
 class ExactSearch:
     """
-    Decides whether bodies of one part each fit under a capacity.
+    Decides whether bodies of one part each fit under a capacity, around those that are `fixed` at their offsets.
 
     If a solution exists there is one in which no buffer can be lowered alone, and its buffers can be assigned
     in the order of (offset, priority), each at its floor: the end of the highest assigned buffer that is live
@@ -64,11 +65,13 @@ class ExactSearch:
     ASPLOS 2023. Numbers inside are in units of the greatest common divisor of all sizes.
     """
 
-    def __init__(self, bodies: Sequence[Body]):
+    def __init__(self, bodies: Sequence[Body], fixed: Mapping[int, int] = {}):
         parts = [body.parts[0] for body in bodies]
         grain = math.gcd(*(body.alignment for body in bodies))
         rounded = [round_up(part.size, grain) for part in parts]
-        self.unit = math.gcd(*rounded, *(body.alignment for body in bodies if body.alignment != grain))
+        self.unit = math.gcd(
+            *rounded, *fixed.values(), *(body.alignment for body in bodies if body.alignment != grain)
+        )
         self.padding = np.array([r - part.size for r, part in zip(rounded, parts, strict=True)], np.int64)
         units = [r // self.unit for r in rounded]
         alignment = np.array([max(1, body.alignment // self.unit) for body in bodies], np.int64)
@@ -97,6 +100,9 @@ class ExactSearch:
         self.overlap = (first[:, None] < last) & (first < last[:, None])
         np.fill_diagonal(self.overlap, False)
 
+        self.fixed = {i: offset // self.unit for i, offset in fixed.items()}
+        # Open intervals in which a buffer cannot start because of fixed ones: their starts and ends.
+        self.obstacles = self._obstacles()
         self.length = last - first
         self.area = self.size * self.length.astype(float)
 
@@ -114,6 +120,36 @@ class ExactSearch:
         ranks[np.lexsort([group, *(-column for column in reversed(columns))])] = np.arange(len(group))
         return ranks
 
+    def _obstacles(self) -> dict[int, tuple[list[int], list[int]]]:
+        obstacles: dict[int, tuple[list[int], list[int]]] = {}
+        fixed = np.array(sorted(self.fixed, key=self.fixed.__getitem__), np.int64)
+        for i in range(len(self.size)) if self.fixed else ():
+            if i in self.fixed:
+                continue
+            size = int(self.size[i])
+            starts, ends = list[int](), list[int]()
+            for j in fixed[self.overlap[i].take(fixed)].tolist():
+                begin, end = self.fixed[j] - size, self.fixed[j] + int(self.size[j])
+                if ends and begin < ends[-1]:
+                    ends[-1] = end
+                else:
+                    starts.append(begin)
+                    ends.append(end)
+            if starts:
+                obstacles[i] = (starts, ends)
+        return obstacles
+
+    def lowest_from(self, buffers: _Ints, floor: int) -> _Ints:
+        """For each buffer the lowest aligned offset from `floor` up at which no fixed one is in the way, in units."""
+        result = np.full(len(buffers), floor, self.size.dtype)
+        if self.alignment is not None:
+            result = _align(result, self.alignment[buffers])
+        for at, i in enumerate(buffers.tolist()) if self.obstacles else ():
+            starts, ends = self.obstacles.get(i, ((), ()))
+            while (k := bisect_left(starts, int(result[at])) - 1) >= 0 and result[at] < ends[k]:
+                result[at] = ends[k] if self.alignment is None else _align(ends[k], self.alignment[i])
+        return result
+
     def height_above(self, capacity: int) -> int:
         """The lowest height in bytes, greater than `capacity`, at which some buffer can end."""
         return int((((capacity + self.padding) // self.unit + 1) * self.unit - self.padding).min())
@@ -125,20 +161,27 @@ class ExactSearch:
         Restarts round-robin over several priorities with growing node limits, for run times are heavy-tailed.
         The nodes spent are taken from `budget`.
         """
-        highest = (capacity + self.padding) // self.unit - self.size
-        if (highest < 0).any():
-            return False
         limit = len(self.size)
         while True:
             limit *= 3
-            for criteria in _CRITERIA:
+            for criteria in CRITERIA:
                 if budget.exhausted:
                     return None
-                run = _Run(self, criteria, highest, min(limit, budget.nodes), budget.deadline)
-                found = run.solve()
-                budget.nodes -= run.nodes
+                found = self.attempt(capacity, criteria, limit, budget)
                 if found is not None:
-                    return (run.offset * self.unit).tolist() if found else False
+                    return found
+
+    def attempt(
+        self, capacity: int, criteria: Sequence[str], limit: int, budget: Budget
+    ) -> list[int] | bool | None:
+        """One run of `fits` with one rule of priority and at most `limit` nodes."""
+        highest = (capacity + self.padding) // self.unit - self.size
+        if (highest < 0).any():
+            return False
+        run = _Run(self, criteria, highest, min(limit, budget.nodes), budget.deadline)
+        found = run.solve()
+        budget.nodes -= run.nodes
+        return (run.offset * self.unit).tolist() if found else found
 
 
 class _Run:
@@ -153,8 +196,12 @@ class _Run:
         self._criteria = criteria
         self._priority = problem.priorities(criteria, np.arange(len(highest)))
         self._floor = np.zeros(len(highest), problem.size.dtype)
-        self._highest = highest.astype(problem.size.dtype)
         self._capacity = int((highest + problem.size).max())
+        self._highest = highest.astype(problem.size.dtype)
+        if problem.fixed:
+            self._floor[:] = problem.lowest_from(np.arange(len(highest)), 0)
+            for i, offset in problem.fixed.items():
+                self._floor[i] = self._highest[i] = offset
         self._limit, self._deadline = limit, deadline
 
     def solve(self) -> bool | None:
@@ -207,9 +254,7 @@ class _Run:
             lifted = floors
             if risen.size:
                 lifted = floors.copy()
-                lifted[risen] = (
-                    top if problem.alignment is None else _align(top, problem.alignment[group[risen]])
-                )
+                lifted[risen] = problem.lowest_from(group[risen], int(top))
                 if (lifted[risen] > highest[risen]).any():
                     continue
                 near = (begins < ends[risen].max()) & (ends > begins[risen[0]])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from occamy_xdsl.planning.check import check_plan
 from occamy_xdsl.planning.exact import Budget, ExactSearch
 from occamy_xdsl.planning.intervals import Body, lower_bound, plan_height, round_up, simplify
+from occamy_xdsl.planning.neighborhood import lower_peaks
 from occamy_xdsl.planning.placement import Fit, place_in_order, placement_orders
 from occamy_xdsl.planning.skyline import RULES, place_skyline
 
@@ -159,7 +160,7 @@ def search(request: Request) -> Layout:
             return best
     assert best is not None
     if len(request.bodies) > _SEARCHABLE:
-        return best
+        return best if _rigid(request.bodies) else _lower_peaks(request, best, enough)
     return _repair(request, best) if _rigid(request.bodies) else _bisect(request, best)
 
 
@@ -193,12 +194,21 @@ def _constructions(bodies: Sequence[Body]) -> Iterator[Layout]:
         yield _in_order(bodies, orders["size-first"])
         yield _in_order(bodies, orders["load-size"])
     if not rigid:
-        for rule in RULES:
+        for rule in RULES if len(bodies) <= _MANY else ("length",):
             offsets = place_skyline(bodies, rule)
             yield Layout(offsets, plan_height(bodies, offsets))
     if len(bodies) <= _FEW:
         for name in ("size", "load-area", "load-length", "area", "length"):
             yield _in_order(bodies, orders[name])
+
+
+def _lower_peaks(request: Request, best: Layout, enough: int) -> Layout:
+    """Lowers the height where it is too high, first to within 1 %, then to what is enough."""
+    for goal in (request.goal * 101 // 100, enough):
+        if best.height > goal:
+            offsets = lower_peaks(request.bodies, best.offsets, goal, request.budget)
+            best = Layout(offsets, plan_height(request.bodies, offsets))
+    return best
 
 
 def _bisect(request: Request, best: Layout) -> Layout:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, ModuleOp, TensorType
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -114,8 +114,8 @@ def fuse_block(block: Block, *, inputs: bool) -> None:
             current: FoldsAffine | None = op
             while current is not None:
                 current = fold_affine(current)
+    share_prefixes(block)
     for kind, rewrite, enabled in (
-        (dnn.ConcatOp, share_prefix, True),
         (dnn.ElementwiseOp, fuse_into_convolutions, inputs),
         (dnn.ConcatOp, leave_to_convolutions, inputs),
         (dnn.ConvOp, sink_shuffle, True),
@@ -498,26 +498,29 @@ def can_join(op: Operation) -> bool:
     )
 
 
-def share_prefix(op: dnn.ConcatOp) -> None:
-    """Lets a long concatenation start with the result of an earlier one of its first inputs, until it is short."""
-    while len(op.ins) > MOST_PARTS:
-        users = [use.operation for use in op.ins[0].uses]
-        earlier = [
-            user
-            for user in users
-            if isinstance(user, dnn.ConcatOp)
-            and user.axis == op.axis
-            and 1 < len(user.ins) < len(op.ins)
-            and tuple(user.ins) == tuple(op.ins[: len(user.ins)])
-            and user.parent is op.parent
-            and user.is_before_in_block(op)
-        ]
-        if not earlier:
-            return
-        longest = max(earlier, key=lambda user: len(user.ins))
-        shorter = op.rebuilt(groups={"ins": [longest.results[0], *op.ins[len(longest.ins) :]]})
-        replace(op, shorter)
-        op = cast(dnn.ConcatOp, shorter)
+def share_prefixes(block: Block) -> None:
+    """Lets long concatenations start with results of earlier ones of their first inputs, until they are short."""
+    earlier: dict[tuple[SSAValue, IntegerAttr], list[tuple[tuple[SSAValue, ...], SSAValue]]] = {}
+    for op in list(block.ops):
+        if not isinstance(op, dnn.ConcatOp):
+            continue
+        parts = given = tuple(op.ins)
+        result = op.results[0]
+        while len(parts) > MOST_PARTS:
+            prefixes = [
+                (len(inputs), whole)
+                for inputs, whole in earlier.get((parts[0], op.axis), ())
+                if 1 < len(inputs) < len(parts) and inputs == parts[: len(inputs)]
+            ]
+            if not prefixes:
+                break
+            length, whole = max(prefixes, key=lambda prefix: prefix[0])
+            parts = (whole, *parts[length:])
+        if parts is not given:
+            shorter = op.rebuilt(groups={"ins": parts})
+            replace(op, shorter)
+            result = shorter.results[0]
+        earlier.setdefault((parts[0], op.axis), []).append((parts, result))
 
 
 def fuse_into_convolutions(op: dnn.ElementwiseOp) -> None:

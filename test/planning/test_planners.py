@@ -2,13 +2,15 @@
 
 import csv
 import random
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 
 import pytest
 
+from occamy_xdsl.planning.exact import Budget, ExactSearch
 from occamy_xdsl.planning.intervals import Body, Buffer, Part, max_live, plan_height
 from occamy_xdsl.planning.planners import PLANNERS, plan
+from occamy_xdsl.planning.skyline import RULES, place_skyline
 
 
 def random_bodies(seed: int, count: int | None = None, rigid: bool = True) -> list[Body]:
@@ -91,6 +93,82 @@ def synthetic_trace(count: int) -> list[Body]:
 def test_large_traces_are_packed_within_one_percent(count: int):
     found = plan(synthetic_trace(count))
     assert found.height <= 1.01 * found.lower_bound
+
+
+def network(count: int, seed: int) -> list[Body]:
+    """Results that one of the next layers reads, of sizes that change by stages, and scratch: few live at a time."""
+    chance, size, bodies = random.Random(seed), 0, list[Body]()
+    for position in range(count // 2):
+        if position % 50 == 0:
+            size = 64 << chance.randint(4, 14)
+        reach = chance.choice((1, 1, 1, 2, 3, 8, 24))
+        result = Buffer(position, position, position + 1 + reach, size * chance.choice((1, 1, 2, 4)))
+        bodies += result.body(), Buffer(-1, position, position + 1, 64 * chance.randint(1, 4096)).body()
+    return bodies
+
+
+def uniform(count: int) -> list[Body]:
+    """A hundred live at a time: the load is close to its peak in few places."""
+    chance = random.Random(0)
+    spans = ((chance.randrange(count), chance.randint(1, 200)) for _ in range(count))
+    return [Buffer(i, f, f + n, 64 * chance.randint(1, 1000)).body() for i, (f, n) in enumerate(spans)]
+
+
+def check_neighbourhoods(bodies: list[Body], most: float):
+    aligned = [Body(body.parts, 64) for body in bodies]
+    assert min(plan_height(aligned, place_skyline(aligned, rule)) for rule in RULES) > 1.015 * live_bytes(
+        bodies
+    )
+    found = plan(bodies)
+    assert not overlaps_swept(bodies, found.offsets)
+    assert live_bytes(bodies) <= found.height <= most * live_bytes(bodies)
+
+
+@pytest.mark.parametrize("seed", [4, 27, 28])
+def test_neighbourhoods_close_the_gap_that_the_skyline_leaves(seed: int):
+    check_neighbourhoods(network(3000, seed), 1.0)
+
+
+@pytest.mark.slow
+def test_neighbourhoods_where_a_hundred_are_live():
+    check_neighbourhoods(uniform(20_000), 1.01)
+
+
+def overlaps_swept(bodies: list[Body], offsets: tuple[int, ...]) -> bool:
+    """As `overlaps`, among those that are born while another is live."""
+    spans = sorted((b.first, b.last, o, o + b.extent) for b, o in zip(bodies, offsets, strict=True))
+    live = list[tuple[int, int, int, int]]()
+    for span in spans:
+        live = [other for other in live if other[1] > span[0]]
+        if any(max(other[2], span[2]) < min(other[3], span[3]) for other in live):
+            return True
+        live.append(span)
+    return False
+
+
+def test_exact_search_packs_around_fixed_bodies():
+    """The optimum around fixed bodies by brute force over all offsets."""
+    feasible = 0
+    for seed in range(200):
+        chance = random.Random(seed)
+        spans = [(first := chance.randrange(5), first + chance.randint(1, 4)) for _ in range(5)]
+        bodies = [Buffer(i, *span, chance.randint(1, 4)).body() for i, span in enumerate(spans)]
+        fixed = {3: chance.randrange(3), 4: chance.randrange(3, 7)}
+        capacity = 9
+        if overlaps(bodies[3:], (fixed[3], fixed[4])) or any(
+            fixed[i] + bodies[i].extent > capacity for i in fixed
+        ):
+            continue
+        ranges = [range(capacity + 1 - body.extent) for body in bodies[:3]]
+        exists = any(not overlaps(bodies, (*free, fixed[3], fixed[4])) for free in product(*ranges))
+        found = ExactSearch(bodies, fixed).fits(capacity, Budget(10_000))
+        assert isinstance(found, list) == exists, seed
+        if isinstance(found, list):
+            assert (found[3], found[4]) == (fixed[3], fixed[4])
+            assert not overlaps(bodies, tuple(found))
+            assert plan_height(bodies, found) <= capacity
+        feasible += exists
+    assert 20 < feasible < 150
 
 
 def test_classic_planners_by_hand():
