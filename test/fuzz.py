@@ -237,7 +237,7 @@ def check_gpu(compilation: Compilation, tried: Sequence[Sample]) -> None:
             del executable
 
 
-def check(case: Case, way: str) -> None:
+def check(case: Case, way: str, *, interpret: bool = False) -> None:
     """Raises what is wrong with a model that is compiled in one way, UnsupportedModelError for one that is refused."""
     tried = samples(case)
     options = Options(**WAYS[way])
@@ -245,6 +245,8 @@ def check(case: Case, way: str) -> None:
         check_limits(case, tried)
         return
     check_passes(case, options, tried)
+    if interpret:
+        return
     compilation = Compilation(Model(case.model), options)
     (check_gpu if options.is_cuda else check_code)(compilation, tried)
 
@@ -270,12 +272,12 @@ class Outcome:
     """Kind and text of each failure, by the way."""
 
 
-def attempt(case: Case, ways: Sequence[str]) -> Outcome:
+def attempt(case: Case, ways: Sequence[str], *, interpret: bool = False) -> Outcome:
     """The outcome of some ways, in this process."""
     outcome = Outcome()
     for way in ways:
         try:
-            check(case, way)
+            check(case, way, interpret=interpret)
         except Refused as error:
             outcome.refusals[f"generator: {error}"] += 1
         except UnsupportedModelError as error:
@@ -300,7 +302,7 @@ def kind_of(error: Exception) -> str:
     return f"{type(error).__name__}{where}"
 
 
-def isolated(case: Case, ways: Sequence[str]) -> Outcome:
+def isolated(case: Case, ways: Sequence[str], *, interpret: bool = False) -> Outcome:
     """The outcome of some ways, in a child process."""
     receive, send = os.pipe()
     child = os.fork()
@@ -308,7 +310,7 @@ def isolated(case: Case, ways: Sequence[str]) -> Outcome:
         try:
             alarm(SECONDS)
             with os.fdopen(send, "wb") as pipe:
-                pickle.dump(attempt(case, ways), pipe)
+                pickle.dump(attempt(case, ways, interpret=interpret), pipe)
         finally:
             os._exit(0)
     os.close(send)
@@ -323,7 +325,7 @@ def isolated(case: Case, ways: Sequence[str]) -> Outcome:
     # Which of them was it?
     total = Outcome()
     for way in ways:
-        one = isolated(case, [way])
+        one = isolated(case, [way], interpret=interpret)
         total.checks += one.checks
         total.refusals += one.refusals
         total.failures |= one.failures
@@ -458,6 +460,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this long")
     parser.add_argument("--folder", type=Path, default=Path("build/fuzz"), help="where failing models go")
     parser.add_argument("--keep-size", action="store_true", help="do not make failing models smaller")
+    parser.add_argument("--interpret", action="store_true", help="interpret programs, generate no code")
     parser.add_argument("--digests", action="store_true", help="print a hash of each lowered program, and stop")
     options = parser.parse_args()
     if options.digests:
@@ -470,7 +473,7 @@ def main() -> int:
             break
         count += 1
         case = random_case(seed)
-        outcome = isolated(case, ways_of(seed, options.ways, options.only))
+        outcome = isolated(case, ways_of(seed, options.ways, options.only), interpret=options.interpret)
         total.checks += outcome.checks
         total.refusals += outcome.refusals
         for way, (kind, text) in outcome.failures.items():

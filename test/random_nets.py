@@ -699,7 +699,7 @@ def pad(g: Generator) -> Value:
 
 
 def gather(g: Generator) -> Value:
-    x = g.pick(lambda v: v.rank > 0)
+    x = g.pick(lambda v: v.rank > 0 and v.array.size > 0)
     axis = g.below(x.rank)
     n = x.shape[axis]
     match g.below(4):
