@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, save
-from random_nets import Case, Refused, change, disturbed, evaluate, free_names, random_case, simplified
+from random_nets import Case, RefusedError, change, disturbed, evaluate, free_names, random_case, simplified
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import PassPipeline
 
 from occamy_xdsl.compiler import Compilation, Model, available_passes, compile_to_memory, make_context
@@ -107,7 +108,7 @@ class Sample:
 
 
 def samples(case: Case) -> list[Sample]:
-    """The inputs of the case, and others with which the model is well-conditioned; raises Refused for neither."""
+    """The inputs of the case, and others with which the model is well-conditioned; raises RefusedError for neither."""
     rng = np.random.default_rng(0)
     others = dict[str, Array]()
     for name, array in case.inputs.items():
@@ -123,7 +124,7 @@ def samples(case: Case) -> list[Sample]:
                 evaluate(case.model, {n: disturbed(a, rng, sign) for n, a in inputs.items()})
                 for sign in (-1, 0, 1)
             ]
-        except Refused:
+        except RefusedError:
             continue
         changes = {n: max(change(a, other[n]) for other in near) for n, a in want.items()}
         if not max(changes.values()) < 0.01:
@@ -131,7 +132,7 @@ def samples(case: Case) -> list[Sample]:
         base = 5e-3 if uses_half(case.model) else 1e-5
         found.append(Sample(inputs, want, {n: base + c for n, c in changes.items()}))
     if not found:
-        raise Refused("ill-conditioned, or not taken by ONNX Runtime")
+        raise RefusedError("ill-conditioned, or not taken by ONNX Runtime")
     return found
 
 
@@ -141,6 +142,13 @@ def uses_half(model: ModelProto) -> bool:
 
 
 # ---- Ways to compute
+
+
+def interpret(module: ModuleOp, sample: Sample, where: str) -> None:
+    """Runs a program of the dnn dialect in numpy, on memory that knows what each byte holds."""
+    run = run_values if function_named(module).function_type.outputs.data else run_buffers
+    got = run(module, list(sample.inputs.values()))
+    sample.check(dict(zip(sample.want, got, strict=True)), where)
 
 
 def check_passes(case: Case, options: Options, tried: Sequence[Sample]) -> None:
@@ -153,10 +161,8 @@ def check_passes(case: Case, options: Options, tried: Sequence[Sample]) -> None:
             module.verify()
             if text.startswith("onnx-"):
                 continue
-            run = run_values if function_named(module).function_type.outputs.data else run_buffers
             for sample in tried:
-                got = run(module, list(sample.inputs.values()))
-                sample.check(dict(zip(sample.want, got, strict=True)), f"after {text.partition('{')[0]}")
+                interpret(module, sample, f"after {text.partition('{')[0]}")
 
 
 class Guarded:
@@ -188,7 +194,9 @@ def check_code(compilation: Compilation, tried: Sequence[Sample]) -> None:
     for sample in tried:
         for _ in range(2):
             pool.bytes.fill(POISON)
-            inputs, outputs = ({n: Guarded(a.nbytes) for n, a in d.items()} for d in (sample.inputs, sample.want))
+            inputs, outputs = (
+                {n: Guarded(a.nbytes) for n, a in d.items()} for d in (sample.inputs, sample.want)
+            )
             for name, array in sample.inputs.items():
                 inputs[name].array(array)[...] = array
             call(
@@ -214,10 +222,14 @@ def check_limits(case: Case, tried: Sequence[Sample]) -> None:
         try:
             below.run_to("mem")
         except MemoryLimitError as error:
-            assert error.needed > limit, "limit: refused though met"
-            continue
-        assert below.report().pool_bytes <= limit, "limit: not kept"
-        check_code(below, tried)
+            needed = error.needed
+        else:
+            needed = 0
+        if needed:
+            assert needed > limit, "limit: refused though met"
+        else:
+            assert below.report().pool_bytes <= limit, "limit: not kept"
+            check_code(below, tried)
 
 
 def check_gpu(compilation: Compilation, tried: Sequence[Sample]) -> None:
@@ -227,7 +239,9 @@ def check_gpu(compilation: Compilation, tried: Sequence[Sample]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "model.so")
         write_library(
-            compilation.compiled(Path(folder)), library, "file" if compilation.options.stream_weights else "embed"
+            compilation.compiled(Path(folder)),
+            library,
+            "file" if compilation.options.stream_weights else "embed",
         )
         with Simulator(architecture="sm_75"):
             executable = Executable(LibraryModel(library))
@@ -237,18 +251,23 @@ def check_gpu(compilation: Compilation, tried: Sequence[Sample]) -> None:
             del executable
 
 
-def check(case: Case, way: str, *, interpret: bool = False) -> None:
+def check(case: Case, way: str, *, generate: bool = True) -> None:
     """Raises what is wrong with a model that is compiled in one way, UnsupportedModelError for one that is refused."""
     tried = samples(case)
     options = Options(**WAYS[way])
     if way == "limit":
         check_limits(case, tried)
         return
-    check_passes(case, options, tried)
-    if interpret:
-        return
     compilation = Compilation(Model(case.model), options)
-    (check_gpu if options.is_cuda else check_code)(compilation, tried)
+    compilation.run_to("mem")
+    try:
+        for sample in tried:
+            interpret(compilation.module, sample, "after all passes")
+    except Exception:
+        check_passes(case, options, tried)  # which of them was it?
+        raise
+    if generate:
+        (check_gpu if options.is_cuda else check_code)(compilation, tried)
 
 
 def digest(case: Case, way: str) -> str:
@@ -272,13 +291,13 @@ class Outcome:
     """Kind and text of each failure, by the way."""
 
 
-def attempt(case: Case, ways: Sequence[str], *, interpret: bool = False) -> Outcome:
+def attempt(case: Case, ways: Sequence[str], *, generate: bool = True) -> Outcome:
     """The outcome of some ways, in this process."""
     outcome = Outcome()
     for way in ways:
         try:
-            check(case, way, interpret=interpret)
-        except Refused as error:
+            check(case, way, generate=generate)
+        except RefusedError as error:
             outcome.refusals[f"generator: {error}"] += 1
         except UnsupportedModelError as error:
             reasons = {f"{op}: {reason}" for _, op, reason in error.nodes} or {str(error)}
@@ -302,7 +321,7 @@ def kind_of(error: Exception) -> str:
     return f"{type(error).__name__}{where}"
 
 
-def isolated(case: Case, ways: Sequence[str], *, interpret: bool = False) -> Outcome:
+def isolated(case: Case, ways: Sequence[str], *, generate: bool = True) -> Outcome:
     """The outcome of some ways, in a child process."""
     receive, send = os.pipe()
     child = os.fork()
@@ -310,7 +329,7 @@ def isolated(case: Case, ways: Sequence[str], *, interpret: bool = False) -> Out
         try:
             alarm(SECONDS)
             with os.fdopen(send, "wb") as pipe:
-                pickle.dump(attempt(case, ways, interpret=interpret), pipe)
+                pickle.dump(attempt(case, ways, generate=generate), pipe)
         finally:
             os._exit(0)
     os.close(send)
@@ -325,7 +344,7 @@ def isolated(case: Case, ways: Sequence[str], *, interpret: bool = False) -> Out
     # Which of them was it?
     total = Outcome()
     for way in ways:
-        one = isolated(case, [way], interpret=interpret)
+        one = isolated(case, [way], generate=generate)
         total.checks += one.checks
         total.refusals += one.refusals
         total.failures |= one.failures
@@ -364,7 +383,9 @@ def all_values(case: Case) -> dict[str, Array]:
     model.CopyFrom(case.model)
     known = {o.name for o in model.graph.output}
     for node in case.model.graph.node:
-        model.graph.output.extend(helper.make_empty_tensor_value_info(n) for n in node.output if n and n not in known)
+        model.graph.output.extend(
+            helper.make_empty_tensor_value_info(n) for n in node.output if n and n not in known
+        )
     return evaluate(model, case.inputs)
 
 
@@ -378,8 +399,11 @@ def smaller(case: Case) -> Iterator[Case]:
         yield from (without(case, set(), [n for n in outputs if n != name], values) for name in outputs)
     for size in (count // 2, count // 4, 1):
         if size:
-            yield from (without(case, set(range(i, i + size)), outputs, values) for i in range(0, count, size)
-                        if not set(outputs) & {o for n in case.model.graph.node[i:i + size] for o in n.output})
+            yield from (
+                without(case, set(range(i, i + size)), outputs, values)
+                for i in range(0, count, size)
+                if not set(outputs) & {o for n in case.model.graph.node[i : i + size] for o in n.output}
+            )
     for node in case.model.graph.node:
         if node.output[0] not in outputs:
             yield without(case, set(), [node.output[0]], values)
@@ -461,7 +485,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/fuzz"), help="where failing models go")
     parser.add_argument("--keep-size", action="store_true", help="do not make failing models smaller")
     parser.add_argument("--interpret", action="store_true", help="interpret programs, generate no code")
-    parser.add_argument("--digests", action="store_true", help="print a hash of each lowered program, and stop")
+    parser.add_argument(
+        "--digests", action="store_true", help="print a hash of each lowered program, and stop"
+    )
     options = parser.parse_args()
     if options.digests:
         print(*digests(options.seeds, options.ways), sep="\n")
@@ -471,9 +497,11 @@ def main() -> int:
     for seed in options.seeds:
         if time.monotonic() > end:
             break
+        if count % 25 == 0:
+            print(f"-- {count} networks, {sum(total.checks.values())} compilations right", flush=True)
         count += 1
         case = random_case(seed)
-        outcome = isolated(case, ways_of(seed, options.ways, options.only), interpret=options.interpret)
+        outcome = isolated(case, ways_of(seed, options.ways, options.only), generate=not options.interpret)
         total.checks += outcome.checks
         total.refusals += outcome.refusals
         for way, (kind, text) in outcome.failures.items():
@@ -488,7 +516,7 @@ def main() -> int:
                 nodes = " ".join(n.op_type for n in small.model.graph.node)
                 print(f"  {path}.onnx: {len(small.model.graph.node)} nodes: {nodes}"[:300], flush=True)
     if not options.only:
-        repeated = options.seeds[: count : 4]
+        repeated = options.seeds[:count:4]
         first, second = (digests_with(hash_seed, repeated, options.ways) for hash_seed in (1, 2))
         for seed, a, b in zip(repeated, first, second, strict=True):
             if a != b:

@@ -547,6 +547,19 @@ def test_single_node(converted: Callable[..., ModuleOp], case: Case) -> None:
         np.testing.assert_allclose(mine, other, case.tolerance, case.tolerance)
 
 
+# Results without elements, and sums of nothing
+CASES += [
+    Case("Conv", [f(1, 0, 5, 5), Known(f(4, 0, 3, 3)), f(4)]),
+    Case("Conv", [f(0, 2, 5, 5), Known(f(4, 2, 3, 3))]),
+    Case("ConvTranspose", [f(1, 0, 5, 5), Known(f(0, 4, 3, 3)), Known(f(4))]),
+    Case("MatMul", [f(2, 3, 0), f(0, 4)]),
+    Case("Gemm", [f(3, 0), f(0, 4), f(3, 1)]),
+    Case("Resize", [f(1, 2, 1, 4), None, f32(1, 1, 0.5, 2)]),
+    Case("Resize", [f(0, 2, 3, 4), None, f32(1, 1, 2, 2)], {"mode": "linear"}),
+    Case("Softmax", [f(0, 3)]),
+]
+
+
 TOO_LARGE = [
     Case("AveragePool", [f(1, 1, 3, 3)], {"kernel_shape": [5, 5]}),
     Case("MaxPool", [f(1, 1, 3, 3)], {"kernel_shape": [2, 3], "dilations": [4, 1]}),
