@@ -183,7 +183,7 @@ class Generator:
         return value
 
     def pick(self, test: Callable[[Value], bool] = lambda _: True) -> Value:
-        """A visible value of which `test` holds, the newest ones more often; raises RefusedError where there is none."""
+        """A visible value of which `test` holds, more often a new one; raises RefusedError where there is none."""
         found = [v for v in self.values if test(v)]
         if not found:
             raise RefusedError("no such value")
