@@ -19,7 +19,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 Array = NDArray[Any]
 
-MAX_ELEMENTS = 3000
+MAX_ELEMENTS = 6000
 MAX_ABS = 1e4
 NOISE = 1e-5
 """Relative change of all operands, under which no result may change by more than `MAX_GAIN` times as much."""
@@ -104,7 +104,7 @@ class Generator:
         self.shared: dict[tuple[object, ...], Value] = {}
         self.count = 0
         self.depth = 0
-        sizes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17]
+        sizes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 33]
         self.sizes = [int(s) for s in self.rng.choice(sizes, 3)]
         """Few sizes, so that shapes often match."""
 
@@ -539,14 +539,21 @@ def norm(g: Generator) -> Value:
     c = x.shape[1]
     match g.below(5):
         case 0:
-            return g.add("InstanceNormalization", x, g.known(g.floats([c])), g.known(g.floats([c])))
+            return g.add(
+                "InstanceNormalization", x, g.known(g.floats([c])), g.known(g.floats([c])), epsilon=0.01
+            )
         case 1:
             return g.add("LRN", x, size=g.one([1, 3, 5]), alpha=0.1, bias=2.0)
         case 2 if g.opset >= 18:
             groups = g.one([d for d in (1, 2, 3, c) if c % max(1, d) == 0] or [1])
             n = groups if g.opset < 21 else c
             return g.add(
-                "GroupNormalization", x, g.known(g.floats([n])), g.known(g.floats([n])), num_groups=groups
+                "GroupNormalization",
+                x,
+                g.known(g.floats([n])),
+                g.known(g.floats([n])),
+                num_groups=groups,
+                epsilon=0.01,
             )
         case 3:
             return g.add("LpNormalization", x, p=g.one([1, 2]), axis=g.below(x.rank))
