@@ -3,13 +3,14 @@
 PYTHON ?= python3
 JOBS ?= 2
 NET ?= resnet50
+SEEDS ?= 300
 TARGET ?= cuda
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench conformance nets cuda-nets lint format docs docs-check bench-planned bench-memory bench-packing packing-check gpu-check gpu-pack gpu-dry-run cuda-link-check ptx-check lock clean
+.PHONY: help venv demo test fuzz bench conformance nets cuda-nets lint format docs docs-check bench-planned bench-memory bench-packing packing-check gpu-check gpu-pack gpu-dry-run cuda-link-check ptx-check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,6 +30,9 @@ demo: $(READY) ## compile and run ResNet-50; compare memory, result and time (NE
 test: $(READY) ## run all tests: lit, then pytest
 	$(BIN)/lit -q -j $(JOBS) test
 	$(BIN)/python -m pytest -n $(JOBS)
+
+fuzz: $(READY) ## compile random networks in every way and compare with ONNX Runtime (minutes; SEEDS=1000:2000 for others)
+	$(BIN)/python test/fuzz.py --seeds $(SEEDS)
 
 bench: $(READY) ## time networks, whole and in stripes, against ONNX Runtime, in turns, one thread (NETS="a.onnx b.onnx" for others)
 	$(BIN)/python bench/latency.py $(NETS)

@@ -777,8 +777,9 @@ def _make_class(name: str, schema: OpSchema) -> type[OnnxOp]:
 def _make_classes() -> tuple[dict[str, type[OnnxOp]], dict[tuple[str, str], list[tuple[int, type[OnnxOp]]]]]:
     """Every class by its name without dialect, and (opset version, class) of each operator, oldest first."""
     versions = dict[tuple[str, str], list[OpSchema]]()
-    for schema in onnx.defs.get_all_schemas_with_history():
-        if not schema.deprecated:
+    for schema in sorted(onnx.defs.get_all_schemas_with_history(), key=lambda schema: schema.since_version):
+        # GroupNormalization was deprecated in its first version, which models use until opset 21.
+        if not schema.deprecated or (schema.domain, schema.name) not in versions:
             versions.setdefault((schema.domain, schema.name), []).append(schema)
     by_name = dict[str, type[OnnxOp]]()
     by_version = dict[tuple[str, str], list[tuple[int, type[OnnxOp]]]]()

@@ -165,6 +165,14 @@ class Emitter:
     def _fold(self, op: dnn.KernelOp) -> SSAValue | None:
         if len(op.results) != 1:
             return None
+        shape, element = shape_of(op.results[0]), element_type_of(op.results[0])
+        if 0 in shape:
+            op.erase()
+            return self.fill(0, shape, element)
+        if isinstance(op, dnn.ConvOp | dnn.ConvTransposeOp | dnn.MatmulOp) and 0 in shape_of(op.operands[0]):
+            bias = op.bias
+            op.erase()
+            return self._sums_of_nothing(shape, element, bias, is_matrix=isinstance(op, dnn.MatmulOp))
         sources = list[Weights]()
         for value in op.inputs:
             weights = _weights_of(value)
@@ -188,6 +196,17 @@ class Emitter:
         )
         op.erase()
         return self._constant(dense_or_ref(folded), result)
+
+    def _sums_of_nothing(
+        self, shape: Sequence[int], element: Attribute, bias: SSAValue | None, *, is_matrix: bool
+    ) -> SSAValue:
+        """The result of a product whose operands have no elements: its bias, or zeros."""
+        zeros = self.fill(0, shape, element)
+        if bias is None:
+            return zeros
+        if not is_matrix:
+            bias = self.reshape(bias, (*shape_of(bias), *[1] * (len(shape) - 2)))
+        return self.elementwise(lambda x, b: x + b, zeros, bias)
 
     def _constant(self, value: Attribute, type: Attribute) -> SSAValue:
         return self._append(dnn.ConstantOp(value, type))[0]

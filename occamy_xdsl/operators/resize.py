@@ -26,8 +26,10 @@ def _resize(
     mode = "linear" if mode == "bilinear" else mode
     if mode not in ResizeOp.MODES:
         node.reject(f"mode is {mode!r}")
-    if 0 in node.shape() or min(sizes, default=1) < 1:
-        node.refuse(f"an empty input or result, shape {list(node.shape())} to {list(sizes)}")
+    if 0 in sizes:
+        return emit.fill(0, sizes, node.element())
+    if 0 in node.shape() or min(sizes, default=1) < 0:
+        node.reject(f"cannot resize shape {list(node.shape())} to {list(sizes)}")
     if tuple(sizes) == node.shape() and all(scale == 1 for scale in scales):
         return node[0]
     return emit.add(

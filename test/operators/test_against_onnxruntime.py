@@ -300,7 +300,10 @@ CASES = [
     Case("LayerNormalization", [f(2, 3, 4), f(4), f(4)], tolerance=1e-4),
     Case("LayerNormalization", [f(2, 3, 4), f(3, 4)], {"axis": 1, "epsilon": 0.1}, tolerance=1e-4),
     Case("LayerNormalization", [f(2, 3, 4), f(4), f(4)], outputs=3, tolerance=1e-4),
-    Case("GroupNormalization", [f(2, 6, 4), f(6), f(6)], {"num_groups": 3}, opset=21, tolerance=1e-4),
+    *(
+        Case("GroupNormalization", [f(2, 6, 4), f(n), f(n)], {"num_groups": 3}, opset=opset, tolerance=1e-4)
+        for opset, n in ((18, 3), (21, 6))
+    ),
     Case("MeanVarianceNormalization", [f(2, 3, 4, 5)], tolerance=1e-4),
     *(Case("LpNormalization", [f(3, 4)], {"p": p, "axis": axis}) for p in (1, 2) for axis in (0, -1)),
     Case("LRN", [f(1, 7, 3, 3)], {"size": 3, "alpha": 0.1, "beta": 0.5, "bias": 2.0}),
@@ -542,6 +545,19 @@ def test_single_node(converted: Callable[..., ModuleOp], case: Case) -> None:
     for mine, other in zip(got, want, strict=True):
         assert (mine.dtype, mine.shape) == (other.dtype, other.shape)
         np.testing.assert_allclose(mine, other, case.tolerance, case.tolerance)
+
+
+# Results without elements, and sums of nothing
+CASES += [
+    Case("Conv", [f(1, 0, 5, 5), Known(f(4, 0, 3, 3)), f(4)]),
+    Case("Conv", [f(0, 2, 5, 5), Known(f(4, 2, 3, 3))]),
+    Case("ConvTranspose", [f(1, 0, 5, 5), Known(f(0, 4, 3, 3)), Known(f(4))]),
+    Case("MatMul", [f(2, 3, 0), f(0, 4)]),
+    Case("Gemm", [f(3, 0), f(0, 4), f(3, 1)]),
+    Case("Resize", [f(1, 2, 1, 4), None, f32(1, 1, 0.5, 2)]),
+    Case("Resize", [f(0, 2, 3, 4), None, f32(1, 1, 2, 2)], {"mode": "linear"}),
+    Case("Softmax", [f(0, 3)]),
+]
 
 
 TOO_LARGE = [

@@ -59,7 +59,9 @@ def test_names_are_unique_and_those_of_the_newest_carry_no_version():
         ("Conv", 1, "onnx.Conv"),
         ("Upsample", 11, "onnx.Upsample"),
         ("Gelu", 19, None),
-        ("GroupNormalization", 18, None),
+        ("GroupNormalization", 17, None),
+        ("GroupNormalization", 20, "onnx.GroupNormalizationV18"),
+        ("GroupNormalization", 21, "onnx.GroupNormalization"),
         ("NoSuchOperator", 20, None),
     ],
 )

@@ -52,6 +52,15 @@ def test_net_in_stripes_is_right(name: str, build) -> None:
         striped.check(striped.run(simulator))
 
 
+def test_a_convolution_of_no_channels_is_its_bias(build) -> None:
+    """No library is asked for it: cuDNN has no empty tensors."""
+    n = Net()
+    model = build(n.model({"x": (1, 0, 5, 5)}, [n.op("Relu", n.conv("x", 0, 4))]))
+    assert "cudnnConvolution" not in model.compilation.ir("mlir")
+    with Simulator(architecture=CHIP) as simulator:
+        model.check(model.run(simulator))
+
+
 def test_plan_obeys_the_checker(build) -> None:
     """`verify-dnn-pool` runs in the pipeline; everything is at multiples of 256 bytes."""
     model = build(NETS["resnet"]())
