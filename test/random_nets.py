@@ -253,6 +253,8 @@ class Generator:
         )
         model = self.as_model(graph)
         inputs = {v.name: v.array for v in operands if not v.is_known}
+        if node.op_type == "Div" and np.abs(operands[-1].array).min(initial=1) < 0.02:
+            raise RefusedError("ill-conditioned")
         arrays = list(evaluate(model, inputs).values())
         for array in arrays:
             if array.size > MAX_ELEMENTS or array.ndim > 6:
@@ -801,6 +803,8 @@ REDUCTIONS = "Sum Sum Mean Mean Max Max Min Prod L1 L2 SumSquare LogSumExp LogSu
 def reduce(g: Generator) -> Value:
     x = g.real() if g.maybe(0.9) else g.pick(lambda v: v.array.dtype.kind == "i")
     kind = "Reduce" + g.one(REDUCTIONS)
+    if not x.array.size and kind != "ReduceSum":
+        raise RefusedError("undefined")
     keep = g.below(2)
     if g.maybe(0.15) or not x.rank:
         return g.add(kind, x, keepdims=keep)

@@ -557,6 +557,10 @@ CASES += [
     Case("Resize", [f(1, 2, 1, 4), None, f32(1, 1, 0.5, 2)]),
     Case("Resize", [f(0, 2, 3, 4), None, f32(1, 1, 2, 2)], {"mode": "linear"}),
     Case("Softmax", [f(0, 3)]),
+    *(
+        Case(op, [f(0, 2, 3), f(1, gates * 4, 3), f(1, gates * 4, 4)], {"hidden_size": 4})
+        for op, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4))
+    ),
 ]
 
 
