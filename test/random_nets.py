@@ -910,7 +910,7 @@ def attention(g: Generator) -> Value:
 
 
 def recurrent(g: Generator) -> Value:
-    x = g.pick(lambda v: v.rank == 3 and v.array.dtype == np.float32 and v.array.size < 300)
+    x = g.pick(lambda v: v.rank == 3 and v.array.dtype == np.float32 and 0 < v.array.size < 300)
     kind, gates = g.one([("LSTM", 4), ("GRU", 3), ("RNN", 1)])
     direction = g.one(["forward", "forward", "reverse", "bidirectional"])
     n = 2 if direction == "bidirectional" else 1
