@@ -867,7 +867,7 @@ def matmul(g: Generator) -> Value:
             return g.add("MatMul", x, g.add("Transpose", y, perm=perm))
         case 3:
             batch = g.one([(), (1,), (2,), (3, 1)])
-            w = g.known(g.floats([*batch, k, g.size()], k**-0.5), x.array.dtype)
+            w = g.known(g.floats([*batch, k, g.size()], max(1, k) ** -0.5), x.array.dtype)
             return g.add("MatMul", x, w)
         case _:
             y = g.add("MatMul", x, g.known(g.floats([k, g.size()], max(1, k) ** -0.5), x.array.dtype))
