@@ -187,8 +187,8 @@ class Generator:
         found = [v for v in self.values if test(v)]
         if not found:
             raise RefusedError("no such value")
-        if self.maybe(0.5):
-            return found[-1 - min(int(self.rng.geometric(0.5)) - 1, len(found) - 1)]
+        if self.maybe(0.65):
+            return found[-1 - min(int(self.rng.geometric(0.7)) - 1, len(found) - 1)]
         return self.one(found)
 
     def real(self, *ranks: int) -> Value:
@@ -481,6 +481,8 @@ def window(g: Generator, x: Value, *, is_conv: bool) -> dict[str, Any]:
 def conv(g: Generator, x: Value | None = None, width: int = 0, **attributes: Any) -> Value:
     x = x or g.real(4, 4, 4, 3, 5)
     channels = x.shape[1]
+    if not channels:
+        raise RefusedError("no channels")
     if not attributes:
         attributes = window(g, x, is_conv=True)
     group = g.one([1, 1, 1, channels, *(d for d in (2, 3, 4) if channels % d == 0)]) if not width else 1
@@ -613,6 +615,28 @@ def inception(g: Generator) -> Value:
     if g.maybe(0.3):
         parts[0] = g.add("Relu", parts[0])
     return g.add("Concat", *parts, axis=g.one([1, 1, 1, -3]))
+
+
+def straight(g: Generator) -> Value:
+    """Layers that keep the shape, one after the other, so that each may take the place of the one before."""
+    x = g.real(4, 4, 3, 2)
+    for _ in range(g.below(5) + 2):
+        match g.below(6) if x.rank == 4 else g.below(3) + 6:
+            case 0:
+                x = conv(g, x, x.shape[1], **same(3))
+            case 1:
+                x = g.add(g.one(["MaxPool", "AveragePool"]), x, **same(3))
+            case 2:
+                x = batch_norm(g, x)
+            case 3 | 6:
+                x = g.add("Softmax", x, axis=g.below(x.rank))
+            case 7:
+                x = g.add("MatMul", x, g.weights_of(x.shape[-1], x.shape[-1]))
+            case 8:
+                x = g.add("CumSum", x, g.known(g.below(x.rank), np.int64))
+            case _:
+                x = g.add(g.one(UNARY[:14]), x) if g.maybe() else g.add(g.one(BINARY[:9]), *both(g, x))
+    return x
 
 
 def squeeze_excite(g: Generator) -> Value:
@@ -1050,6 +1074,7 @@ CHOICES: dict[Callable[[Generator], Value], float] = {
     norm: 2,
     resize: 2,
     residual: 3,
+    straight: 6,
     dense_block: 2,
     inception: 2,
     squeeze_excite: 1.5,
