@@ -187,8 +187,8 @@ class Generator:
         found = [v for v in self.values if test(v)]
         if not found:
             raise RefusedError("no such value")
-        if self.maybe(0.5):
-            return found[-1 - min(int(self.rng.geometric(0.5)) - 1, len(found) - 1)]
+        if self.maybe(0.65):
+            return found[-1 - min(int(self.rng.geometric(0.7)) - 1, len(found) - 1)]
         return self.one(found)
 
     def real(self, *ranks: int) -> Value:
@@ -253,6 +253,8 @@ class Generator:
         )
         model = self.as_model(graph)
         inputs = {v.name: v.array for v in operands if not v.is_known}
+        if node.op_type == "Div" and np.abs(operands[-1].array).min(initial=1) < 0.02:
+            raise RefusedError("ill-conditioned")
         arrays = list(evaluate(model, inputs).values())
         for array in arrays:
             if array.size > MAX_ELEMENTS or array.ndim > 6:
@@ -479,6 +481,8 @@ def window(g: Generator, x: Value, *, is_conv: bool) -> dict[str, Any]:
 def conv(g: Generator, x: Value | None = None, width: int = 0, **attributes: Any) -> Value:
     x = x or g.real(4, 4, 4, 3, 5)
     channels = x.shape[1]
+    if not channels:
+        raise RefusedError("no channels")
     if not attributes:
         attributes = window(g, x, is_conv=True)
     group = g.one([1, 1, 1, channels, *(d for d in (2, 3, 4) if channels % d == 0)]) if not width else 1
@@ -611,6 +615,28 @@ def inception(g: Generator) -> Value:
     if g.maybe(0.3):
         parts[0] = g.add("Relu", parts[0])
     return g.add("Concat", *parts, axis=g.one([1, 1, 1, -3]))
+
+
+def straight(g: Generator) -> Value:
+    """Layers that keep the shape, one after the other, so that each may take the place of the one before."""
+    x = g.real(4, 4, 3, 2)
+    for _ in range(g.below(5) + 2):
+        match g.below(6) if x.rank == 4 else g.below(3) + 6:
+            case 0:
+                x = conv(g, x, x.shape[1], **same(3))
+            case 1:
+                x = g.add(g.one(["MaxPool", "AveragePool"]), x, **same(3))
+            case 2:
+                x = batch_norm(g, x)
+            case 3 | 6:
+                x = g.add("Softmax", x, axis=g.below(x.rank))
+            case 7:
+                x = g.add("MatMul", x, g.weights_of(x.shape[-1], x.shape[-1]))
+            case 8:
+                x = g.add("CumSum", x, g.known(g.below(x.rank), np.int64))
+            case _:
+                x = g.add(g.one(UNARY[:14]), x) if g.maybe() else g.add(g.one(BINARY[:9]), *both(g, x))
+    return x
 
 
 def squeeze_excite(g: Generator) -> Value:
@@ -801,6 +827,8 @@ REDUCTIONS = "Sum Sum Mean Mean Max Max Min Prod L1 L2 SumSquare LogSumExp LogSu
 def reduce(g: Generator) -> Value:
     x = g.real() if g.maybe(0.9) else g.pick(lambda v: v.array.dtype.kind == "i")
     kind = "Reduce" + g.one(REDUCTIONS)
+    if not x.array.size and kind != "ReduceSum":
+        raise RefusedError("undefined")
     keep = g.below(2)
     if g.maybe(0.15) or not x.rank:
         return g.add(kind, x, keepdims=keep)
@@ -863,7 +891,7 @@ def matmul(g: Generator) -> Value:
             return g.add("MatMul", x, g.add("Transpose", y, perm=perm))
         case 3:
             batch = g.one([(), (1,), (2,), (3, 1)])
-            w = g.known(g.floats([*batch, k, g.size()], k**-0.5), x.array.dtype)
+            w = g.known(g.floats([*batch, k, g.size()], max(1, k) ** -0.5), x.array.dtype)
             return g.add("MatMul", x, w)
         case _:
             y = g.add("MatMul", x, g.known(g.floats([k, g.size()], max(1, k) ** -0.5), x.array.dtype))
@@ -906,7 +934,7 @@ def attention(g: Generator) -> Value:
 
 
 def recurrent(g: Generator) -> Value:
-    x = g.pick(lambda v: v.rank == 3 and v.array.dtype == np.float32 and v.array.size < 300)
+    x = g.pick(lambda v: v.rank == 3 and v.array.dtype == np.float32 and 0 < v.array.size < 300)
     kind, gates = g.one([("LSTM", 4), ("GRU", 3), ("RNN", 1)])
     direction = g.one(["forward", "forward", "reverse", "bidirectional"])
     n = 2 if direction == "bidirectional" else 1
@@ -1046,6 +1074,7 @@ CHOICES: dict[Callable[[Generator], Value], float] = {
     norm: 2,
     resize: 2,
     residual: 3,
+    straight: 6,
     dense_block: 2,
     inception: 2,
     squeeze_excite: 1.5,

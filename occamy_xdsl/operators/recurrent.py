@@ -111,7 +111,9 @@ def _recur(
             per_step.append(state[0])
         per_step = per_step[::-1] if reverse else per_step
         if node.wants(0):
-            outputs.append(emit.concat([emit.reshape(h, (1, 1, batch, hidden)) for h in per_step], 0))
+            rows = [emit.reshape(h, (1, 1, batch, hidden)) for h in per_step]
+            none = (0, 1, batch, hidden)
+            outputs.append(emit.concat(rows, 0) if rows else emit.fill(0.0, none, node.element()))
         finals.append(state)
     results: list[SSAValue | None] = [emit.concat(outputs, 1) if outputs else None]
     for i in range(states):

@@ -560,6 +560,17 @@ CASES += [
 ]
 
 
+@pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_recurrence_of_no_steps(converted: Callable[..., ModuleOp], op: str, gates: int) -> None:
+    """The last state is the first one. ONNX Runtime has no answer: it leaves the memory as it is, or crashes."""
+    first = f(1, 2, 4)
+    operands = [f(0, 2, 3), f(1, gates * 4, 3), f(1, gates * 4, 4), None, None, first]
+    case = Case(op, operands, {"hidden_size": 4}, outputs=2)
+    every, last = run_values(converted(case.model()), case.arrays)
+    assert every.shape == (0, 1, 2, 4)
+    np.testing.assert_array_equal(last, first)
+
+
 TOO_LARGE = [
     Case("AveragePool", [f(1, 1, 3, 3)], {"kernel_shape": [5, 5]}),
     Case("MaxPool", [f(1, 1, 3, 3)], {"kernel_shape": [2, 3], "dilations": [4, 1]}),
