@@ -5,7 +5,7 @@ import pytest
 from fuzz import Outcome, shrunk, ways_of
 from random_nets import Case, random_case
 
-SEEDS = range(5)
+SEEDS = range(6)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
