@@ -180,7 +180,8 @@ class _PoolNest:
         if d < len(self.windows) - 1:
             self.k.for_(0, window.output, 1, lambda o: one(o, len(inner) == window.output))
         elif self.over_channels or not self.vector_edges:
-            self.k.for_(0, inner.start, 1, lambda o: one(o, False))
+            # Where no window lies inside, the first that would may be past the end.
+            self.k.for_(0, min(inner.start, window.output), 1, lambda o: one(o, False))
             self.k.for_(inner.start, inner.stop, 1, lambda o: one(o, True))
             self.k.for_(max(inner.stop, inner.start), window.output, 1, lambda o: one(o, False))
         else:
