@@ -463,8 +463,8 @@ def differing(names: list[str]):
     """A stand-in for `tools.reference.onnxruntime` with 1 added to some of the values."""
     from occamy_xdsl.tools.reference import onnxruntime
 
-    def reference(*arguments):
-        right = onnxruntime(*arguments)
+    def reference(*arguments, **options):
+        right = onnxruntime(*arguments, **options)
         return lambda inputs: {name: y + (name in names) for name, y in right(inputs).items()}
 
     return reference

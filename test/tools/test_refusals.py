@@ -174,7 +174,7 @@ def test_truncated_library(occamy, library, tmp_path, share):
 
 
 def test_internal_error(occamy, net, monkeypatch):
-    def fail(*_):
+    def fail(*_, **options):
         raise RuntimeError("boom\nmore")
 
     monkeypatch.setattr("occamy_xdsl.compiler.Compilation.report", fail)
@@ -191,7 +191,7 @@ def test_internal_error(occamy, net, monkeypatch):
 
 
 def test_interruption(occamy, net, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("occamy_xdsl.compiler.Compilation.report", interrupt)
