@@ -67,6 +67,7 @@ CASES: dict[str, Callable[[], ModelProto]] = {
     ),
     "gemm": _one(lambda n: n.op("Gemm", "x", n.random(1000, 2048, scale=0.03), n.random(1000), transB=1), (1, 2048)),
     "product_by_quantised_weights": _one(lambda n: _quantised(n, 3072), (1, 768)),
+    "few_products_by_quantised_weights": _one(lambda n: _quantised(n, 768), (8, 768)),
     "products_by_quantised_weights": _one(lambda n: _quantised(n, 768), (128, 768)),
     "elementwise": _one(lambda n: n.op("Mul", n.op("Sigmoid", "x"), "x")),
     "elementwise_broadcast": _one(lambda n: n.op("Add", "x", n.random(64, 1, 1))),

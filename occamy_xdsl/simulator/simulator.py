@@ -206,7 +206,8 @@ class Simulator:
         """Load a shared library whose calls of CUDA this simulator serves."""
         if Simulator._active is not self:
             raise UsageError("libraries can be loaded only while the simulation runs")
-        return ctypes.CDLL(str(path))
+        # A name without a slash would be looked for where the system has its libraries.
+        return ctypes.CDLL(str(path.resolve()))
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a CUDA function from Python, as a program would; numbers and ctypes pointers are arguments."""

@@ -110,6 +110,12 @@ def test_the_program_is_right(libraries: dict[str, Path]) -> None:
     assert simulator.report().peak_device_bytes == BYTES
 
 
+def test_a_program_in_the_current_folder(libraries: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(libraries["leaks"].parent)
+    with Simulator(strict=False) as simulator:
+        assert run(simulator, Path("leaks.so"))[0] == 0
+
+
 def test_every_call_may_fail(libraries: dict[str, Path]) -> None:
     """Whichever call fails, its status comes back, and nothing is left over that could be released."""
     with Simulator() as simulator:

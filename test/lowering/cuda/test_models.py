@@ -43,7 +43,7 @@ def test_net_is_right_with_one_allocation(name: str, build) -> None:
     assert "matrix products for which cuBLAS allocates a workspace of its own" not in report.notes
 
 
-@pytest.mark.parametrize("name", ["attention", "sequences", "unet", "densenet"])
+@pytest.mark.parametrize("name", ["attention", "sequences", "unet", "densenet", "superresolution"])
 def test_net_in_stripes_is_right(name: str, build) -> None:
     """Rows of images, sequences and batches; what the libraries cannot read in place is copied."""
     whole, striped = build(NETS[name]()), build(NETS[name](), stripe_budget=1000)

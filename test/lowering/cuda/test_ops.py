@@ -256,5 +256,5 @@ def test_products_by_quantised_weights(build) -> None:
     # Weights but the last two, which are made f32, are multiplied as they are stored; small ones would be folded.
     kernels = {n: k for n, k in simulator.report().kernels.items() if n.startswith("product_")}
     assert sum(kernel.launches for kernel in kernels.values()) == 7
-    assert {name.rsplit("_", 2)[1] for name in kernels} == {"i8", "ui8", "i16"}, "16 bits hold q - zero"
+    assert {name.rsplit("_", 3)[1] for name in kernels} == {"i8", "ui8", "i16"}, "16 bits hold q - zero"
     assert simulator.report().calls["cublasSgemmStridedBatched"] == 1

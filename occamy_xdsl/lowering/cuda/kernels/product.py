@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import f32
@@ -37,6 +38,7 @@ def product_kernel(a: Buffer, b: Buffer, c: Buffer) -> "ProductKernel":
 class ProductKernel(GpuKernel):
     """Arguments and block numbers of the kernels below: blocks tile the matrices of a batch one after the other."""
 
+    template: ClassVar[str]
     a: Buffer
     """f32."""
     b: Buffer
@@ -46,7 +48,7 @@ class ProductKernel(GpuKernel):
 
     @property
     def label(self) -> str:
-        return f"product_{self.rows}x{self.depth}x{self.columns}_{self.b.dtype}"
+        return f"{self.template}_{self.b.dtype}_{self.rows}x{self.depth}x{self.columns}"
 
     @property
     def arguments(self) -> tuple[Buffer, ...]:
@@ -121,6 +123,8 @@ class FewRows(ProductKernel):
     or of a column, then they share the columns.
     """
 
+    template = "product_of_few_rows"
+
     @property
     def tile(self) -> tuple[int, int]:
         return self.rows, WARPS if self.is_across else WARP
@@ -188,6 +192,8 @@ class Tiles(ProductKernel):
     A thread's columns are 16 apart, so that those of a warp are neighbours; a tile has one column of padding, so that
     columns are spread over the banks.
     """
+
+    template = "product_tiled"
 
     @property
     def tile(self) -> tuple[int, int]:
