@@ -47,6 +47,7 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
 from occamy_xdsl.errors import InvalidInputError
+from occamy_xdsl.files import replacing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -418,7 +419,11 @@ class WeightsFile:
 
     @staticmethod
     def save(path: Path, weights: Iterable[Weights]) -> None:
-        """Writes the values of `weights`, one tensor in memory at a time, largest element type first."""
+        """
+        Writes the values of `weights`, one tensor in memory at a time, largest element type first.
+
+        `path` may be the file that they are read from. Raises UsageError where it cannot be written.
+        """
         unique = {item.key: item for item in weights}
         ordered = sorted(unique.values(), key=lambda item: (-item.dtype.itemsize, item.key))
         header, position = dict[str, Any](), 0
@@ -429,7 +434,7 @@ class WeightsFile:
             position = end
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        with path.open("wb") as file:
+        with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for item in ordered:
                 file.write(np.ascontiguousarray(item.array()).tobytes())
@@ -442,7 +447,7 @@ class WeightsFile:
                 return WeightsFile(WeightsFile._read(path, file))
         except OSError as e:
             raise InvalidInputError(f"{path}: {e.strerror}") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, RecursionError, TypeError, AttributeError):
             raise InvalidInputError(f"{path}: not a weights file, see --save-weights") from None
 
     @staticmethod

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast, get_type_hints
 
 from xdsl.dialects.builtin import (
     DictionaryAttr,
@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation
+from xdsl.utils.hints import isa
 
 from occamy_xdsl.analysis.aliasing import root_of
 from occamy_xdsl.analysis.liveness import LiveRange, is_position, liveness, max_live_of_values, writes
@@ -33,6 +34,8 @@ from occamy_xdsl.dialects.signature import (
 from occamy_xdsl.dialects.weights import WeightsRefAttr
 from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
 from occamy_xdsl.transforms.dnn_schedule import ORDER
+
+T = TypeVar("T")
 
 Kind = Literal["activation", "workspace", "view", "input", "output"]
 
@@ -327,11 +330,11 @@ class MemoryReport:
         """The report that `to_json` wrote; raises ValueError if the text is anything else."""
         try:
             values = cast(dict[str, Any], json.loads(text))
-            values["tensors"] = [Tensor(**t) for t in values["tensors"]]
+            values["tensors"] = [_checked(Tensor(**t)) for t in values["tensors"]]
             for key, step in STEPS.items():
-                values[key] = [step(**s) for s in values.get(key, [])]
-            return MemoryReport(**values)
-        except (KeyError, TypeError, ValueError):
+                values[key] = [_checked(step(**s)) for s in values.get(key, [])]
+            return _checked(MemoryReport(**values))
+        except (KeyError, TypeError, ValueError, RecursionError):
             raise ValueError("not a memory report in JSON") from None
 
     def to_html(self, path: str | Path | None = None) -> str:
@@ -357,6 +360,14 @@ STEPS: dict[str, type[Any]] = {
     "modes": ModeStep,
 }
 """The class of the items of each key that holds a list of steps."""
+
+
+def _checked(values: T) -> T:
+    """The instance of a dataclass; raises TypeError where a field is not of its type."""
+    for name, type in get_type_hints(values.__class__).items():
+        if not isa(getattr(values, name), int | float if type is float else type):
+            raise TypeError(f"{name} is not of type {type}")
+    return values
 
 
 def _node(op: Operation) -> str:

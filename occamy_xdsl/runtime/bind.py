@@ -28,6 +28,8 @@ def parse_inputs(options: Sequence[str], specs: Sequence[TensorSpec]) -> dict[st
     seed: int | None = None
     for option in options:
         if option.startswith("random:") and all(not _names(option, spec) for spec in specs):
+            if seed is not None:
+                raise InvalidInputError(f"'{option}': the seed of all other inputs is given twice")
             seed = _parse_seed(option, option)
             continue
         spec = _spec_of(option, specs, "input")
@@ -97,7 +99,7 @@ def read_tensor(path: Path, spec: TensorSpec) -> Array:
     try:
         return as_input(spec, array)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{path}: {error}") from None
+        raise InvalidInputError(f"{path}: {str(error).removeprefix('input ')}") from None
 
 
 def _names(option: str, spec: TensorSpec) -> bool:
@@ -109,7 +111,9 @@ def _spec_of(option: str, specs: Sequence[TensorSpec], kind: str) -> TensorSpec:
     matches = [spec for spec in specs if _names(option, spec)]
     if not matches:
         names = ", ".join(spec.name for spec in specs) or "none"
-        raise InvalidInputError(f"'{option}' names no {kind}, the {kind}s are: {names}; forms: {SYNTAX}")
+        raise InvalidInputError(
+            f"'{option}' gives no value to any {kind}, the {kind}s are: {names}; forms: {SYNTAX}"
+        )
     return max(matches, key=lambda spec: len(spec.name))
 
 

@@ -103,7 +103,10 @@ class OccamyOptMain(xDSLOptMain):
                 allow_custom=frontend.allow_custom or self.args.allow_custom,
             )
             return frontend.parse(self.ctx, chunk, self.get_input_name())
-        module = super().parse_chunk(chunk, file_extension, start_offset)
+        try:
+            module = super().parse_chunk(chunk, file_extension, start_offset)
+        except UnicodeDecodeError:
+            raise InvalidInputError(f"{self.get_input_name()}: not text in UTF-8") from None
         if module is not None and self.args.weights is not None:
             from occamy_xdsl.dialects.weights import WeightsFile
 

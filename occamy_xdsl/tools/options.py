@@ -111,7 +111,6 @@ class CompileOptions:
         """
         from occamy_xdsl.compiler import check_threads
         from occamy_xdsl.pipelines import Options, pipeline_text
-        from occamy_xdsl.report.sizes import parse_size
 
         if self.cache is not None:
             raise UsageError("--cache: a cache of compilations is not available yet")
@@ -125,12 +124,12 @@ class CompileOptions:
             reuse=not self.no_reuse,
             in_place=not self.no_inplace,
             reorder=not self.no_reorder,
-            memory_limit=None if self.memory_limit is None else parse_size(self.memory_limit),
+            memory_limit=_size("memory-limit", self.memory_limit),
             stripe_budget=None
             if self.stripe_budget is None
             else _percent("stripe-budget", self.stripe_budget),
             recompute_budget=_percent("recompute-budget", self.recompute_budget),
-            workspace_limit=None if self.workspace_limit is None else parse_size(self.workspace_limit),
+            workspace_limit=_size("workspace-limit", self.workspace_limit),
             cubin=self.cubin,
             tuning=self.tuning,
             tuning_device=self.tuning_device,
@@ -153,6 +152,16 @@ class CompileOptions:
         source = sys.stdin.buffer.read() if str(path) == "-" else path
         model = Model(source, dict(map(parse_shape, self.shape)), dict(map(parse_dim, self.dim)))
         return Compilation(model, options, self.save_temps, note)
+
+
+def _size(option: str, text: str | None) -> int | None:
+    """Bytes. Raises UsageError."""
+    from occamy_xdsl.report.sizes import parse_size
+
+    try:
+        return None if text is None else parse_size(text)
+    except UsageError as error:
+        raise UsageError(f"--{option}: {error}") from None
 
 
 def _percent(option: str, text: str) -> float:

@@ -1,12 +1,12 @@
 """Results to files and standard output: a file is either complete or absent."""
 
 import sys
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from occamy_xdsl.errors import UsageError
+from occamy_xdsl.files import is_same_file, replacing
 
 
 def note(text: str) -> None:
@@ -14,10 +14,17 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def check_writable(path: Path) -> None:
-    """Raises UsageError where no file can be made at `path`, before any work is done for it."""
+def check_writable(path: Path, *others: Path) -> None:
+    """
+    Raises UsageError where no file can be made at `path`, before any work is done for it.
+
+    `others` are files that it must not overwrite: what the command reads, and what it writes besides.
+    """
     if path.is_dir():
         raise UsageError(f"{path}: Is a directory")
+    for other in others:
+        if is_same_file(path, other):
+            raise UsageError(f"{path}: {other} would be overwritten, choose another name")
     with replacing(path) as temporary:
         temporary.touch()
         temporary.unlink()
@@ -29,23 +36,6 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-
-
-@contextmanager
-def replacing(path: Path) -> Generator[Path]:
-    """
-    A path beside `path` to write to; what is there at the end takes the place of `path`.
-
-    After an exception nothing is left. Raises UsageError where the folder cannot be written to.
-    """
-    try:
-        with tempfile.TemporaryDirectory(prefix=".occamy-", dir=path.parent) as folder:
-            temporary = Path(folder) / path.name
-            yield temporary
-            if temporary.exists():
-                temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
 
 
 @contextmanager

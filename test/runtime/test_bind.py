@@ -101,8 +101,8 @@ def test_random_values_of_every_type(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["z=1"], "'z=1' names no input, the inputs are: x, b:0; forms: "),
-        (["x"], "'x' names no input"),
+        (["z=1"], "'z=1' gives no value to any input, the inputs are: x, b:0; forms: "),
+        (["x"], "'x' gives no value to any input"),
         (["x:2x3xf32"], "'x:2x3xf32' has no value; forms: "),
         (["x:3x2xf32=0"], "'x:3x2xf32=0': expected float32[2,3]"),
         (["x:2x3xf64=0"], "'x:2x3xf64=0': expected float32[2,3]"),
@@ -143,7 +143,9 @@ def test_refuses_files(tmp_path: Path) -> None:
 
 
 def test_expectations_name_outputs() -> None:
-    with pytest.raises(InvalidInputError, match="'z=1' names no output, the outputs are: x, b:0"):
+    with pytest.raises(
+        InvalidInputError, match="'z=1' gives no value to any output, the outputs are: x, b:0"
+    ):
         parse_expectations(["z=1"], SPECS)
 
 

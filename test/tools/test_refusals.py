@@ -26,6 +26,12 @@ USAGE = [
     ("compile NET --emit wasm", "'wasm'"),
     ("compile NET --emit lib -o -", "-o -"),
     ("compile NET -o NET", "overwritten"),
+    ("compile NET -o ALIAS", "overwritten"),
+    ("compile NET --emit dnn -o r.json --report ./r.json", "overwritten"),
+    ("report NET -o NET --format json", "overwritten"),
+    ("run NET --profile NET", "overwritten"),
+    ("run NET --target cuda --simulate --trace NET", "overwritten"),
+    ("run NET --target cuda --simulate --trace t.json --profile t.json", "overwritten"),
     ("compile NET -o missing/net.so", "missing/net.so"),
     ("compile NET -o .", "Is a directory"),
     ("compile NET --report report.txt", "report.txt"),
@@ -38,8 +44,8 @@ USAGE = [
     ("compile NET --stripe-budget 5% --no-reuse", "stripe budget 5.0"),
     ("compile NET --planner magic", "'magic'"),
     ("compile NET --memory lazy --no-reuse", "memory 'lazy'"),
-    ("compile NET --memory-limit lots", "'lots'"),
-    ("compile NET --workspace-limit -3", "'-3'"),
+    ("compile NET --memory-limit lots", "--memory-limit: 'lots'"),
+    ("compile NET --workspace-limit -3", "--workspace-limit: '-3'"),
     ("compile NET --cache dir", "--cache"),
     ("compile NET --shape x:axb", "--shape"),
     ("compile NET --shape z:1x3x8x8", "'z'"),
@@ -64,7 +70,11 @@ USAGE = [
     ("bench LIB --against onnxruntime", "--against onnxruntime"),
     ("report NET --format html --diff old.json", "--diff"),
     ("report NET --diff missing.json", "missing.json"),
-    ("report NET --diff NET", "NET"),
+    ("report NET --diff NET", "NET: not a memory report"),
+    ("report NET --diff old.json --budgets", "--diff: not available with --budgets"),
+    ("report NET --diff old.json --compare", "--diff: not available with --compare"),
+    ("report NET --budgets --no-reuse", "--budgets"),
+    ("report NET --budgets --memory lazy", "--budgets"),
     ("report NET --top -1", "top"),
     ("bench NET --cuda-graph", "CUDA graph: target 'cpu'"),
     ("compile NET --tuning missing.json", "tuning 'missing.json': target 'cpu'"),
@@ -79,7 +89,8 @@ USAGE = [
 @pytest.mark.parametrize(("command", "fact"), USAGE, ids=[command or "nothing" for command, _ in USAGE])
 def test_bad_usage(occamy, net, library, tmp_path, monkeypatch, command, fact):
     monkeypatch.chdir(tmp_path)
-    names = {"NET": str(net), "LIB": str(library)}
+    alias = net.parent / ".." / net.parent.name / net.name
+    names = {"NET": str(net), "LIB": str(library), "ALIAS": str(alias)}
 
     def fill(text: str) -> str:
         for name, path in names.items():

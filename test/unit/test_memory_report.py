@@ -1,5 +1,6 @@
 """The memory report: why buffers need memory of their own, and what each means of lowering the peak gives."""
 
+import json
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -231,6 +232,22 @@ def test_names_are_those_of_the_model():
     assert [t.reason for t in found.live_at_peak()][
         1
     ] == "conv reads elements of t_1 after it has written others"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("pool_bytes", "1"), ("timeline", None), ("passes", 3), ("tensors", [{}]), ("model", 1), ("more", 1)],
+)
+def test_other_json_is_no_report(key: str, value: object):
+    values = json.loads(report().to_json())
+    with pytest.raises(ValueError, match="not a memory report"):
+        MemoryReport.from_json(json.dumps({**values, key: value}))
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "[" * 100_000])
+def test_other_text_is_no_report(text: str):
+    with pytest.raises(ValueError, match="not a memory report"):
+        MemoryReport.from_json(text)
 
 
 def test_budgets():

@@ -79,6 +79,8 @@ def test_weights_are_saved_and_attached(path: Path, capsys: pytest.CaptureFixtur
     assert VALUES.tobytes() in saved.read_bytes()
     run(capsys, file, "--weights", saved, "--save-weights", again)
     assert again.read_bytes() == saved.read_bytes()
+    run(capsys, file, "--weights", saved, "--save-weights", saved)
+    assert again.read_bytes() == saved.read_bytes()
 
 
 def test_standard_input(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
@@ -128,6 +130,7 @@ def test_wrong_files(path: Path, capsys: pytest.CaptureFixture[str]):
     file = path.with_suffix(".mlir")
     file.write_text(run(capsys, path))
     assert fails(file, "--weights", garbage) == [f"error: {garbage}: not a weights file, see --save-weights"]
+    assert fails(path, "-f", "mlir") == [f"error: {path}: not text in UTF-8"]
     saving = fails(file, "--save-weights", path.parent / "w")
     assert saving == ["error: weights 'w': data not loaded; give the file that holds it with --weights FILE"]
 

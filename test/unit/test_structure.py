@@ -32,7 +32,7 @@ ROOMS = [
     ["planning"],
     ["interpreters"],
     ["dialects"],
-    ["sizes"],
+    ["files"],
     ["errors", "version"],
 ]
 """From top to bottom: a room imports from the rooms below it alone, never from one beside or above it."""

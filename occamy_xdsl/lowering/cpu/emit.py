@@ -3,13 +3,13 @@
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, get_args
 
 from occamy_xdsl.errors import UsageError
+from occamy_xdsl.files import replacing
 from occamy_xdsl.lowering import linker, toolchain
 from occamy_xdsl.lowering.cpu import abi
 from occamy_xdsl.lowering.cpu.executable import define_main
@@ -189,7 +189,8 @@ def _write(
     model.define_interface(host, file)
     if program:
         define_main(host, signature)
-    with _folder_beside(path) as folder:
+    with replacing(path) as result, tempfile.TemporaryDirectory(dir=result.parent) as parts:
+        folder = Path(parts)
         objects = [folder / "model.o"]
         host.module.verify()
         objects[0].write_bytes(model.object_with(host))
@@ -198,27 +199,19 @@ def _write(
             objects.append(linker.embed_file(folder / symbol, symbol, folder))
         if embedded is not None:
             objects.append(linker.embed_file(embedded, abi.WEIGHTS, folder))
-        result = folder / "artefact"
-        link(objects, result)
+        linked = folder / "artefact"
+        link(objects, linked)
+        linked.rename(result)
         if in_file is not None:
-            weights = folder / "weights"
-            with in_file.open("rb") as source, weights.open("wb") as target:
+            with (
+                replacing(abi.weights_path(path)) as weights,
+                in_file.open("rb") as source,
+                weights.open("wb") as target,
+            ):
                 shutil.copyfileobj(source, target, 1 << 20)
                 target.write(trailer)
-            weights.replace(abi.weights_path(path))
-        result.replace(path)
 
 
 def _sha256(path: Path) -> bytes:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
-
-
-@contextmanager
-def _folder_beside(path: Path) -> Generator[Path]:
-    """A temporary folder beside `path`, from where a finished file can be moved in one step."""
-    try:
-        with tempfile.TemporaryDirectory(prefix=".occamy-", dir=path.parent) as folder:
-            yield Path(folder).resolve()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None

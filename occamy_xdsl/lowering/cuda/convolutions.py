@@ -51,6 +51,14 @@ class Choice:
     milliseconds: float | None = None
     """Median time of one run; None where it was never measured."""
 
+    @staticmethod
+    def read(values: Any) -> "Choice":
+        """The choice that `asdict` made `values` of; raises KeyError, TypeError or ValueError for anything else."""
+        time = values["milliseconds"]
+        return Choice(
+            int(values["algorithm"]), int(values["workspace_bytes"]), None if time is None else float(time)
+        )
+
     def __str__(self) -> str:
         return f"algorithm {self.algorithm}, {self.workspace_bytes} bytes, {self.milliseconds} ms"
 
@@ -102,12 +110,12 @@ class Database:
             for entry in content["machines"]:
                 machine = Machine(str(entry["device"]), str(entry["architecture"]), int(entry["cudnn"]))
                 entries[machine] = {
-                    str(problem): tuple(Choice(**choice) for choice in choices)
+                    str(problem): tuple(Choice.read(choice) for choice in choices)
                     for problem, choices in entry["convolutions"].items()
                 }
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from None
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise UsageError(f"{path}: not a database of convolutions: {error}") from None
         return Database(entries)
 

@@ -72,12 +72,10 @@ def compile(
     if str(output) == "-":
         if emit not in TEXTS:
             raise UsageError(f"-o -: --emit {emit} is not text, it needs a file")
-    elif output.absolute() == model.absolute():
-        raise UsageError(f"{output}: the model would be overwritten, choose another -o")
     else:
-        check_writable(output)
+        check_writable(output, model)
     if report is not None:
-        check_writable(report)
+        check_writable(report, model, output)
     with progress(f"compiling {model}"):
         compilation = options.compilation(model, stream_weights=weights == "stream")
         text = text_form(compilation, emit) if emit in TEXTS else None

@@ -42,8 +42,12 @@ def report(
     """Show the memory a model will need. No code is generated and no weights are read."""
     if diff is not None and format == "html":
         raise UsageError("--diff: not available with --format html")
+    if diff is not None and (budgets or compare):
+        raise UsageError(f"--diff: not available with {'--budgets' if budgets else '--compare'}")
+    if budgets and (options.memory != "pool" or options.no_reuse):
+        raise UsageError("--budgets: stripes need memory 'pool', with buffers that are reused")
     if str(output) != "-":
-        check_writable(output)
+        check_writable(output, model)
     old = None if diff is None else read_report(diff)
     with progress(f"planning {model}"):
         new = options.compilation(model).report(budgets=budgets, compare=compare)
@@ -70,7 +74,7 @@ def read_report(path: Path) -> "MemoryReport":
     from occamy_xdsl.report.memory import MemoryReport
 
     try:
-        return MemoryReport.from_json(path.read_text())
+        return MemoryReport.from_json(path.read_bytes().decode(errors="replace"))
     except OSError as error:
         raise InvalidInputError(f"{path}: {error.strerror}") from None
     except ValueError as error:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from occamy_xdsl.errors import UsageError
+from occamy_xdsl.files import replacing
 from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
-from occamy_xdsl.tools.output import check_writable, make_folder, note, progress, replacing, write_text
+from occamy_xdsl.tools.output import check_writable, make_folder, note, progress, write_text
 
 if TYPE_CHECKING:
     from occamy_xdsl.compiler import Compilation
@@ -78,13 +79,13 @@ def run(
                     f"{option}: not with --simulate, which says nothing about time and checks all reads"
                 )
     if trace is not None:
-        check_writable(trace)
+        check_writable(trace, model)
     if (rtol, atol) != (None, None) and not expect:
         raise UsageError("--rtol and --atol: nothing is compared without --expect")
     if profile is not None:
         if is_artefact(model):
             raise UsageError(f"--profile: needs the model, {model} is compiled already")
-        check_writable(profile)
+        check_writable(profile, model, *([] if trace is None else [trace]))
     if output is not None:
         make_folder(output)
     executable = SimulatedModel(model, options, trace) if simulate else load(model, options)

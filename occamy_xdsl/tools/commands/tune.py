@@ -33,7 +33,7 @@ def tune(
         raise UsageError(
             f"tune: kernels for '{resolved.target}' are chosen by shape alone, see --target cuda"
         )
-    check_writable(output)
+    check_writable(output, model)
     found = device()
     machine = Machine(found.name, found.architecture, found.cudnn)
     database = Database.load(output) if output.exists() else Database({})

@@ -70,6 +70,12 @@ def test_file(tmp_path: Path) -> None:
         ("{}", "not a database"),
         ("[", "not a database"),
         ("3", "not a database"),
+        ("[" * 100_000, "not a database"),
+        (
+            '{"version": 2, "machines": [{"device": "T4", "architecture": "sm_75", "cudnn": 91000, "convolutions": '
+            '{"x": [{"algorithm": 1, "workspace_bytes": "much", "milliseconds": 1}]}}]}',
+            "not a database",
+        ),
         ('{"version": 1, "convolutions": []}', "version 1, expected 2"),
         ('{"version": 2, "machines": [{"device": "T4"}]}', "not a database"),
         (
