@@ -131,7 +131,7 @@ class ExactSearch:
             for j in fixed[self.overlap[i].take(fixed)].tolist():
                 begin, end = self.fixed[j] - size, self.fixed[j] + int(self.size[j])
                 if ends and begin < ends[-1]:
-                    ends[-1] = end
+                    ends[-1] = max(ends[-1], end)
                 else:
                     starts.append(begin)
                     ends.append(end)

@@ -17,8 +17,11 @@ _BIRTHS = 400
 _ATTEMPTS = 3
 """Neighbourhoods tried around a body for one height."""
 
-_MOST = 2000
+_MOST = 1000
 """Bodies of one exact search, with those around: its tables have the square of them."""
+
+_TABLE = 100_000
+"""Entries of a search's table of sections and bodies whose visit costs about one more ordinary node."""
 
 
 def lower_peaks(bodies: Sequence[Body], offsets: Sequence[int], goal: int, budget: Budget) -> list[int]:
@@ -67,6 +70,7 @@ class _Layout:
         np.add.at(change, np.searchsorted(self.births, self.first), self.size)
         np.add.at(change, np.searchsorted(self.births, self.last), -self.size)
         self.load = np.cumsum(change)[:-1]
+        self.peak = np.full(len(order), -1, np.int64)  # where the load is highest, as an index of births
         self.chance = random.Random(0)
 
     @property
@@ -81,19 +85,17 @@ class _Layout:
             tall: NDArray[np.int64] = np.flatnonzero(high)
             if not tall.size:
                 return
-            peaks = [self._peak(k) for k in tall.tolist()]
+            for k in tall[self.peak[tall] < 0].tolist():
+                self.peak[k] = self._peak(k)
             # Few failures count more than a high load.
-            k, peak = min(
-                zip(tall.tolist(), peaks, strict=True), key=lambda at: (attempts[at[0]], -self.load[at[1]])
-            )
-            chosen = self._around(peak, vary=bool(attempts[k]))
+            k = int(tall[np.lexsort((-self.load[self.peak[tall]], attempts[tall]))[0]])
+            chosen = self._around(int(self.peak[k]), vary=bool(attempts[k]))
             self._repack(chosen, target, int(attempts[k]), budget)
             # Others that are too high there need not try the same again.
             attempts[chosen] += 1
             attempts[k] = max(attempts[k], 1)
 
     def _peak(self, k: int) -> int:
-        """Where in the life of a body the load is highest, as an index of births."""
         begin = bisect_left(self.births, self.first[k])
         end = bisect_left(self.births, self.last[k])
         return begin + int(self.load[begin:end].argmax())
@@ -131,7 +133,10 @@ class _Layout:
             fixed[len(problem)] = offset
             problem.append(replace(body, parts=(below,)))
         search = ExactSearch(problem, fixed)
+        nodes = budget.nodes
         # Most that succeed do so almost without backtracking.
         found = search.attempt(target, CRITERIA[attempt % len(CRITERIA)], len(problem) * 3 // 2, budget)
+        # Tables take as long as some nodes to make, and those of a large problem as long to visit.
+        budget.nodes -= len(problem) // 4 + (nodes - budget.nodes) * search.weight.size // _TABLE
         if isinstance(found, list):
             self.begin[chosen] = found[: len(chosen)]
