@@ -76,7 +76,7 @@ STRIPED_NETS = {
     "light_inception_v1": Golden(1_555_968, 2_100_000),
     "light_inception_v2": Golden(1_605_632, 1_810_000),
     "light_resnet50": Golden(1_863_680, 4_520_000),
-    "light_shufflenet": Golden(1_279_488, 2_890_000),
+    "light_shufflenet": Golden(1_096_704, 2_890_000),
     "light_squeezenet": Golden(799_136, 970_000),
     "light_vgg19": Golden(3_211_264, 5_730_000),
     "light_zfnet512": Golden(1_378_816, 2_140_000),

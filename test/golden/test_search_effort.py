@@ -33,7 +33,7 @@ NETS = {
     "light_bvlc_alexnet": Effort(0, 71),
     "light_inception_v1": Effort(0, 4_302),
     "light_resnet50": Effort(0, 1_423),
-    "light_shufflenet": Effort(5, 10_264),
+    "light_shufflenet": Effort(5, 15_164),
     "light_squeezenet": Effort(0, 1_043),
     "light_vgg19": Effort(0, 892),
     "light_zfnet512": Effort(0, 110),
