@@ -52,6 +52,7 @@ from occamy_xdsl.lowering.cuda.steps import ALIGNMENT
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.pipelines import (
+    EXTRA_WORK,
     ORIGINAL,
     STRIPE_BUDGETS,
     Options,
@@ -59,6 +60,7 @@ from occamy_xdsl.pipelines import (
     get_all_passes,
     in_mode,
     levers,
+    passes_without_extra_work,
     stages,
     striped,
     switched_off,
@@ -175,6 +177,19 @@ def load(
     return loaded
 
 
+_Signature = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A program right before the passes that spend arithmetic on memory, and what was noted on the way there."""
+
+    module: ModuleOp
+    steps: tuple[PassStep, ...]
+    signature: _Signature | None
+    unshared_bytes: int
+
+
 class Compilation:
     """One run of the pipeline. Stages run when their result is first asked for, each once."""
 
@@ -184,17 +199,21 @@ class Compilation:
         options: Options,
         save_temps: Path | None = None,
         note: Callable[[str], None] = lambda text: None,
+        *,
+        starts: "dict[tuple[str, ...], _Start] | None" = None,
     ):
-        """`note` is told in one line what meeting a memory limit costs."""
+        """
+        `note` is told in one line what meeting a memory limit costs. `starts` are those of other compilations of the
+        model, where this one begins if it can; it adds its own.
+        """
         self.model = model
         self.options = options
         self.save_temps = save_temps
         self.note = note
         self.context = make_context()
-        self.module = model.import_module()
         self.steps = list[PassStep]()
         self._pending = stages(options)
-        self._signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] | None = None
+        self._signature: _Signature | None = None
         self._report: MemoryReport | None = None
         self._done = list[str]()
         self._plans: dict[tuple[str, tuple[str, ...]], Compilation] = {}
@@ -202,7 +221,21 @@ class Compilation:
         self._base_is_pending = False
         """Whether the report has yet to be told what the plan without extra work looks like."""
         self._unshared_bytes = 0
+        self._starts = {} if starts is None else starts
+        start = self._starts.get(passes_without_extra_work(options))
+        if start is None:
+            self.module = model.import_module()
+        else:
+            self._begin(start)
         self._save("import")
+
+    def _begin(self, start: "_Start") -> None:
+        """Takes the passes up to `start` as done."""
+        self.module, self.steps = start.module.clone(), list(start.steps)
+        self._signature, self._unshared_bytes = start.signature, start.unshared_bytes
+        done, dnn_stage, *later = self._pending
+        rest = dnn_stage.passes[len(passes_without_extra_work(self.options)) :]
+        self._pending, self._done = [replace(dnn_stage, passes=rest), *later], [done.name]
 
     def _save(self, stage: str) -> None:
         """Writes the program after a stage to the folder for intermediate files, if there is one."""
@@ -222,6 +255,10 @@ class Compilation:
             if name == "mem":
                 self._choose_plan()
                 self._check_workspace_limit()
+            # Of those on the way, the last one before lowering is enough; mlir-opt verifies what is lowered, and
+            # sooner.
+            if name in ("mem", stage) and name != "mlir":
+                self.module.verify()
             self._save(name)
 
     def _run_stage(self, wanted: str) -> str:
@@ -232,16 +269,23 @@ class Compilation:
         passes_to_run = current.passes if current.name != "onnx" or wanted == "onnx" else ()
         with _no_garbage_collection():
             for text in passes_to_run:
+                name = text.partition("{")[0]
+                if name in EXTRA_WORK:
+                    self._keep_start()
                 PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
                 if current.name != "mlir":
-                    self._observe(text.partition("{")[0])
-        # Of those on the way, the last one before lowering is enough; mlir-opt verifies what is lowered, and sooner.
-        if current.name == "mem" or (current.name == wanted and wanted != "mlir"):
-            self.module.verify()
+                    self._observe(name)
         self._done.append(current.name)
         if current.name == "mem":
             self._report = self._make_report()
         return current.name
+
+    def _keep_start(self) -> None:
+        """Keeps the program for the plan without extra work, and for those that spend more."""
+        key = passes_without_extra_work(self.options)
+        if key not in self._starts:
+            program = self.module.clone()
+            self._starts[key] = _Start(program, tuple(self.steps), self._signature, self._unshared_bytes)
 
     def _observe(self, name: str) -> None:
         """Notes what later stages no longer show."""
@@ -288,7 +332,7 @@ class Compilation:
 
     def _planned(self, options: Options, model: Model | None = None) -> "Compilation":
         """The model after planning with other options, whether or not within the limits; each plan is made once."""
-        other = Compilation(model or self.model, options)
+        other = Compilation(model or self.model, options, starts=self._starts if model is None else None)
         while "dnn" not in other._done:
             other._run_stage("mem")
         key = text_of(other.module), tuple(stage.pipeline for stage in other._pending)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import takewhile
 from typing import Any, Literal, cast, get_args
 
 from xdsl.passes import ModulePass
@@ -258,6 +259,16 @@ def without_extra_work(options: Options) -> Options:
     return replace(
         options, stripe_budget=0.0 if options.stripes else options.stripe_budget, recompute_budget=0.0
     )
+
+
+EXTRA_WORK = ("dnn-stripe", "dnn-recompute")
+"""Passes that spend arithmetic on memory."""
+
+
+def passes_without_extra_work(options: Options) -> tuple[str, ...]:
+    """The passes of the dnn stage before the first of `EXTRA_WORK`: plans that have them in common begin alike."""
+    (passes,) = (stage.passes for stage in stages(options) if stage.name == "dnn")
+    return tuple(takewhile(lambda text: text.partition("{")[0] not in EXTRA_WORK, passes))
 
 
 def in_mode(options: Options, memory: Memory) -> Options:

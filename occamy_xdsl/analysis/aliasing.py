@@ -7,8 +7,9 @@ from occamy_xdsl.dialects import dnn
 
 def root_of(value: SSAValue) -> SSAValue:
     """The argument, allocation, pool view or constant that `value` is, or is a view of."""
-    while isinstance(value.owner, dnn.ViewOp):
-        value = value.owner.source
+    # Analyses ask for it so often that isinstance, which is slow for ops, would be most of their time.
+    while type(owner := value.owner) is dnn.ViewOp:
+        value = owner.source
     return value
 
 

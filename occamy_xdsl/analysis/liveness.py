@@ -30,28 +30,16 @@ def is_position(op: Operation) -> bool:
 
 def reads(op: Operation) -> tuple[SSAValue, ...]:
     """The buffers, or views of them, that an op reads itself, apart from the ops in its regions."""
-    match op:
-        case dnn.ControlOp():
-            return (op.truth,)
-        case dnn.KernelOp():
-            return op.inputs
-        case dnn.MemcpyOp():
-            return (op.source,)
-        case _:
-            return ()
+    if isinstance(op, dnn.KernelOp):
+        return (op.truth,) if isinstance(op, dnn.ControlOp) else op.inputs
+    return (op.source,) if isinstance(op, dnn.MemcpyOp) else ()
 
 
 def writes(op: Operation) -> tuple[SSAValue, ...]:
     """The buffers, or views of them, that an op writes itself, apart from the ops in its regions."""
-    match op:
-        case dnn.ControlOp():
-            return ()
-        case dnn.KernelOp():
-            return op.written
-        case dnn.MemcpyOp():
-            return (op.destination,)
-        case _:
-            return ()
+    if isinstance(op, dnn.KernelOp):
+        return () if isinstance(op, dnn.ControlOp) else op.written
+    return (op.destination,) if isinstance(op, dnn.MemcpyOp) else ()
 
 
 def last_uses(block: Block) -> dict[Block, dict[SSAValue, Operation]]:
@@ -106,20 +94,17 @@ class _Sweep:
     def block(self, block: Block, live: dict[SSAValue, int]) -> None:
         """Before: what is live after the block. After: what is live before it."""
         for op in reversed(list(block.ops)):
-            match op:
-                case dnn.MallocOp() | dnn.MemOffsetOp():
-                    root = op.results[0]
-                    if root in live:
-                        self.begin(root, self.first[root], live)
-                case dnn.IfOp():
+            if op in self.position:
+                if isinstance(op, dnn.IfOp):
                     self.branches(op, live)
-                    self.touch(op, live)
-                case dnn.LoopOp():
+                if isinstance(op, dnn.LoopOp):
                     self.loop(op, live)
-                case _ if op in self.position:
+                else:
                     self.touch(op, live)
-                case _:
-                    pass
+            elif isinstance(op, dnn.MallocOp | dnn.MemOffsetOp):
+                root = op.results[0]
+                if root in live:
+                    self.begin(root, self.first[root], live)
 
     def touch(self, op: Operation, live: dict[SSAValue, int]) -> None:
         """An op that uses buffers. Whole ones that it writes without reading them begin to live here."""

@@ -28,7 +28,8 @@ class RowGraph:
     @staticmethod
     def of(block: Block, outputs: Sequence[SSAValue], dims: Mapping[SSAValue, int]) -> "RowGraph":
         """
-        `outputs` are returned or yielded; arguments, outputs and constants are not the function's memory.
+        `outputs` are returned or yielded; arguments, outputs and constants are not the function's memory, nor are
+        views of constants.
 
         `dims` has the dimension along which the rows of each value lie, if any.
         """
@@ -38,7 +39,9 @@ class RowGraph:
 
         def add(value: SSAValue) -> int:
             rows = dnn.shape_of(value)[dims[value]] if value in dims else 1
-            pinned = isinstance(value, BlockArgument) or value in outputs
+            op = value.owner
+            of_constant = isinstance(op, dnn.KernelOp) and is_view(op) and op.operands[0] not in number
+            pinned = isinstance(value, BlockArgument) or value in outputs or of_constant
             number[value] = len(values)
             values.append(Value(dnn.byte_size(value), max(rows, 1), pinned))
             return number[value]

@@ -16,8 +16,11 @@ from occamy_xdsl.planning.stripes import Plan, Segment, find_stripes
 from occamy_xdsl.transforms.dnn_expand_stripes import DnnExpandStripesPass
 from occamy_xdsl.transforms.dnn_schedule import planned_liveness
 
-SURE = 2
-"""By what factor stripes must lower the expected peak so that they are taken without trying them."""
+SURE = 9 / 8
+"""
+By what factor stripes must lower the expected peak so that they are taken without trying them: the search expects up
+to a third too much, and nothing less than what comes.
+"""
 
 WHOLE_PEAK = "dnn.whole_peak_bytes"
 """Function attribute: most bytes live at one position without stripes, on a function that has some."""
@@ -34,7 +37,7 @@ class DnnStripePass(ModulePass):
 
     Requires: value form; one block a function.
     Ensures: the most bytes live at one position after memory insertion, coalescing and borrowing are at most what they
-    were, which is tried unless the search expects less than half of them. Where stripes are taken, the attribute
+    were, which is tried unless the search expects fewer by a ninth. Where stripes are taken, the attribute
     `dnn.whole_peak_bytes` of the function keeps what they were.
 
     Before:

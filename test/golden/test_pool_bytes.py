@@ -9,6 +9,7 @@ execution without splitting layers), where it is reached.
 import ctypes
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import onnx
@@ -154,6 +155,21 @@ def test_light_nets(name: str):
 )
 def test_light_nets_with_stripes(name: str):
     check(Model(LIGHT / f"{name}.onnx"), STRIPED_NETS[name], optimize="memory")
+
+
+def test_superresolution_with_stripes():
+    """Shuffles into space are crossed by stripes, within any budget: calls cost more than these few pixels."""
+    model = Model(SMALL_NETS["superresolution"]())
+    check(model, Golden(61_440))
+    check(model, Golden(23_040, 61_440), optimize="memory", stripe_budget=1000)
+
+
+@pytest.mark.slow
+def test_superresolution_of_a_large_image_with_stripes(paper_nets: ModuleType):
+    """Whole, the pool grows with the area that the image is enlarged to."""
+    model = Model(paper_nets.build("srgan"))
+    check(model, Golden(411_041_792))
+    check(model, Golden(17_145_856, 411_041_792 // 20), optimize="memory")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from xdsl.dialects.builtin import TensorType, f32
+from xdsl.parser import Parser
 from xdsl.passes import PassPipeline
 from xdsl.utils.test_value import create_ssa_value
 
@@ -122,3 +123,21 @@ def test_rows_of_a_reshape(have: tuple[int, ...], shape: tuple[int, ...]):
                 np.testing.assert_array_equal(part.reshape(want.shape), want)
         found += 1
     assert found == {(2, 12, 5): 3, (2, 3, 4, 5): 3, (6, 20): 2, (6, 2, 2): 2, (6, 4): 0}[shape]
+
+
+def test_views_of_constants_need_no_memory():
+    """A transposed weight is memory of the caller's, however large; the peak is the result, 2 x 4 bytes."""
+    text = """
+    builtin.module {
+      func.func @main(%x : tensor<2x8xf32>) -> tensor<2x1xf32> {
+        %w = dnn.constant dense<0.0> : tensor<1x8xf32> -> tensor<1x8xf32>
+        %t = dnn.transpose input(%w : tensor<1x8xf32>) {permutation = array<i64: 1, 0>} -> tensor<8x1xf32>
+        %p = dnn.matmul a(%x : tensor<2x8xf32>) b(%t : tensor<8x1xf32>) -> tensor<2x1xf32>
+        %y = dnn.softmax input(%p : tensor<2x1xf32>) {axis = 0 : i64, log = false} -> tensor<2x1xf32>
+        func.return %y : tensor<2x1xf32>
+      }
+    }
+    """
+    module = Parser(make_context(), text).parse_module()
+    module.verify()
+    assert max(rows_of(function_named(module), batch=False).graph.plain) == 2 * 4

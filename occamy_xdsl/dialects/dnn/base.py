@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import accumulate
 from math import prod
 from typing import Any, TypeAlias, cast
 
@@ -49,7 +50,7 @@ ValueType: TypeAlias = TensorType[Attribute]
 I64Array: TypeAlias = DenseArrayBase[IntegerType]
 
 _SHAPED = (TensorType, MemRefType)
-"""For isinstance: a union written there would be built at each call."""
+"""For isinstance: a union written there would be built at each call, as a type that `cast` is given unquoted."""
 
 
 @irdl_attr_definition
@@ -91,23 +92,25 @@ def shape_of(value: SSAValue | Attribute) -> tuple[int, ...]:
     """Shape in elements of a tensor or memref (or of a value of such a type)."""
     type = value.type if isinstance(value, SSAValue) else value
     assert isinstance(type, _SHAPED)
-    return cast(ValueType | BufferType, type).get_shape()
+    return cast("ValueType | BufferType", type).get_shape()
 
 
 def element_type_of(value: SSAValue | Attribute) -> Attribute:
     """Element type of a tensor or memref (or of a value of such a type)."""
     type = value.type if isinstance(value, SSAValue) else value
     assert isinstance(type, _SHAPED)
-    return cast(ValueType | BufferType, type).element_type
+    return cast("ValueType | BufferType", type).element_type
 
 
 def strides_of(value: SSAValue | Attribute) -> tuple[int, ...]:
     """Strides of a memref in elements. Its layout must be static, without an offset."""
     type = value.type if isinstance(value, SSAValue) else value
     assert isinstance(type, MemRefType)  # isa would build a constraint at each call
+    if isinstance(type.layout, NoneAttr):
+        return contiguous_strides(shape_of(value))
     strides = cast(BufferType, type).get_strides()
     assert strides is not None
-    return tuple(cast(Sequence[int], strides))
+    return tuple(cast("Sequence[int]", strides))
 
 
 def order_of(type: ValueType) -> tuple[int, ...]:
@@ -128,7 +131,7 @@ def byte_size(value: SSAValue | Attribute) -> int:
     shape = shape_of(value)
     type = value.type if isinstance(value, SSAValue) else value
     size = element_bytes(element_type_of(value))
-    if isinstance(type, TensorType):
+    if isinstance(type, TensorType) or isinstance(cast(BufferType, type).layout, NoneAttr):
         return prod(shape) * size
     return span(shape, strides_of(value)) * size
 
@@ -177,9 +180,15 @@ SEGMENT_SIZES = ("operandSegmentSizes", "resultSegmentSizes", "regionSegmentSize
 """Properties that follow from an op's operands, results and regions."""
 
 
-@lru_cache(1024)  # analyses ask for it more often than for anything else
-def _sum_of_last_two(sizes: bytes) -> int:
-    return sum(memoryview(sizes).cast("i")[-2:])
+@lru_cache(1024)  # analyses ask for groups of operands more often than for anything else
+def _bounds(sizes: bytes) -> tuple[int, ...]:
+    """Where each group of operands begins, and where the last one ends."""
+    return tuple(accumulate(memoryview(sizes).cast("i"), initial=0))
+
+
+@cache
+def _group_names(kind: "type[KernelOp]") -> tuple[str, ...]:
+    return tuple(name for name, _ in kind.get_irdl_definition().operands)
 
 
 class KernelEffects(MemoryEffect):
@@ -224,14 +233,20 @@ class KernelOp(IRDLOperation):
 
     def group(self, name: str) -> tuple[SSAValue, ...]:
         """The operands of the group called `name`; empty where it is absent."""
-        value: Any = getattr(self, name, None)
-        if value is None:
+        names = self.group_names
+        if name not in names:
             return ()
-        return cast(tuple[SSAValue, ...], (value,) if isinstance(value, SSAValue) else tuple(value))
+        number, bounds = names.index(name), self._bounds
+        return tuple(self.operands[bounds[number] : bounds[number + 1]])
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.get_irdl_definition().operands)
+        return _group_names(type(self))
+
+    @property
+    def _bounds(self) -> tuple[int, ...]:
+        sizes = cast("DenseArrayBase[Any]", self.properties["operandSegmentSizes"])
+        return _bounds(sizes.data.data)
 
     @property
     def named_regions(self) -> dict[str, Region]:
@@ -242,27 +257,22 @@ class KernelOp(IRDLOperation):
     @property
     def inputs(self) -> tuple[SSAValue, ...]:
         """All operands that are read: everything but `outs` and `workspace`."""
-        operands = tuple(self.operands)
-        return operands[: len(operands) - self._count_written()]
+        return tuple(self.operands[: self._bounds[-3]])
 
     @property
     def written(self) -> tuple[SSAValue, ...]:
         """All operands that are written: `outs` and `workspace`, the last ones."""
-        operands = tuple(self.operands)
-        return operands[len(operands) - self._count_written() :]
-
-    def _count_written(self) -> int:
-        sizes = cast(DenseArrayBase[Any], self.properties["operandSegmentSizes"])
-        return _sum_of_last_two(sizes.data.data)
+        return tuple(self.operands[self._bounds[-3] :])
 
     @property
     def destinations(self) -> tuple[SSAValue, ...]:
         """What the op computes: its results in value form, its `outs` in buffer form."""
-        return tuple(self.outs) or tuple(self.results)
+        return self.group("outs") or tuple(self.results)
 
     @property
     def is_buffer_form(self) -> bool:
-        return bool(self.outs)
+        outs, workspace, _ = self._bounds[-3:]
+        return outs < workspace
 
     def rebuilt(
         self,
