@@ -218,6 +218,27 @@ def memory_table() -> str:
     return head + "\n".join(rows)
 
 
+def measured_table() -> str:
+    """The paper's networks, without those of the onnx package."""
+    rows = json.loads((ROOT / "bench" / "results" / "memory-znver4.json").read_text())["nets"]
+    columns = {
+        "eager": "eager",
+        "lazy": "lazy",
+        "liveness": "liveness",
+        "original": "original's pool",
+        "pool": "pool",
+        "striped_pool": "in stripes",
+        "ort_run": "ONNX Runtime",
+        "torch_run": "PyTorch",
+    }
+    lines = ["| network | " + " | ".join(columns.values()) + " |", "|---" * (1 + len(columns)) + "|"]
+    for row in rows:
+        if not row["net"].startswith("light_"):
+            cells = [f"{row[key] / 1e6:,.2f}" if row[key] is not None else "-" for key in columns]
+            lines.append(f"| {row['net']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def report_tables() -> str:
     """The keys of a memory report as JSON, and those of the items in its lists."""
     parts = [inspect.cleandoc(MemoryReport.__doc__ or "").partition("\n\n")[2]]
@@ -235,7 +256,11 @@ def report_tables() -> str:
     return "\n\n".join(parts)
 
 
-TABLES: dict[str, Callable[[], str]] = {"memory": memory_table, "report": report_tables}
+TABLES: dict[str, Callable[[], str]] = {
+    "measured": measured_table,
+    "memory": memory_table,
+    "report": report_tables,
+}
 
 
 def run(command: str, folder: Path) -> str:
