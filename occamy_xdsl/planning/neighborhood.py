@@ -20,9 +20,6 @@ _ATTEMPTS = 3
 _MOST = 1000
 """Bodies of one exact search, with those around: its tables have the square of them."""
 
-_TABLE = 100_000
-"""Entries of a search's table of sections and bodies whose visit costs about one more ordinary node."""
-
 
 def lower_peaks(bodies: Sequence[Body], offsets: Sequence[int], goal: int, budget: Budget) -> list[int]:
     """
@@ -133,10 +130,7 @@ class _Layout:
             fixed[len(problem)] = offset
             problem.append(replace(body, parts=(below,)))
         search = ExactSearch(problem, fixed)
-        nodes = budget.nodes
         # Most that succeed do so almost without backtracking.
         found = search.attempt(target, CRITERIA[attempt % len(CRITERIA)], len(problem) * 3 // 2, budget)
-        # Tables take as long as some nodes to make, and those of a large problem as long to visit.
-        budget.nodes -= len(problem) // 4 + (nodes - budget.nodes) * search.weight.size // _TABLE
         if isinstance(found, list):
             self.begin[chosen] = found[: len(chosen)]

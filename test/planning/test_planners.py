@@ -10,7 +10,7 @@ import pytest
 from occamy_xdsl.planning.exact import Budget, ExactSearch
 from occamy_xdsl.planning.intervals import Body, Buffer, Part, max_live, plan_height
 from occamy_xdsl.planning.planners import PLANNERS, plan
-from occamy_xdsl.planning.skyline import RULES, place_skyline
+from occamy_xdsl.planning.skyline import RULES, Rule, place_skyline
 
 
 def random_bodies(seed: int, count: int | None = None, rigid: bool = True) -> list[Body]:
@@ -144,6 +144,27 @@ def overlaps_swept(bodies: list[Body], offsets: tuple[int, ...]) -> bool:
             return True
         live.append(span)
     return False
+
+
+def test_a_short_fixed_body_within_the_span_of_a_tall_one_hides_nothing():
+    """The tall one is dead when the short one is born; the free body lives with both."""
+    bodies = [Buffer(0, 0, 10, 10).body(), Buffer(1, 0, 5, 100).body(), Buffer(2, 5, 10, 10).body()]
+    search = ExactSearch(bodies, {1: 0, 2: 20})
+    assert search.fits(110, Budget(100)) == [100, 0, 20]
+    assert search.fits(109, Budget(100)) is False
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_skyline_of_long_lives(rule: Rule):
+    """Most live together, so that segments have hundreds of buffers; every pair is compared."""
+    chance = random.Random(0)
+    bodies: list[Body] = []
+    for i in range(600):
+        first, last = sorted(chance.sample(range(500), 2))
+        bodies.append(Buffer(i, first, last, chance.randint(1, 100), 4).body())
+    offsets = place_skyline(bodies, rule)
+    assert not any(offset % 4 for offset in offsets)
+    assert not overlaps(bodies, tuple(offsets))
 
 
 def test_exact_search_packs_around_fixed_bodies():
