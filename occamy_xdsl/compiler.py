@@ -38,6 +38,7 @@ from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named, input_names, result_names
 from occamy_xdsl.dialects.weights import WeightsRefAttr, numpy_dtype, to_array
 from occamy_xdsl.errors import MemoryLimitError, OccamyError, UsageError
+from occamy_xdsl.files import replacing
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
@@ -209,7 +210,8 @@ class Compilation:
         if self.save_temps is not None:
             self.save_temps.mkdir(parents=True, exist_ok=True)
             path = self.save_temps / f"{self.model.name}.{len(self._done)}-{stage}.mlir"
-            path.write_text(text_of(self.module, locations=stage != "mlir"))
+            with replacing(path) as temporary:
+                temporary.write_text(text_of(self.module, locations=stage != "mlir"))
 
     def run_to(self, stage: str) -> None:
         """

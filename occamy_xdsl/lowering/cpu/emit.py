@@ -112,8 +112,9 @@ class CompiledModel:
 
 
 def write_header(signature: Signature, path: Path) -> None:
-    """Write the C header of a model."""
-    path.write_text(abi.header(signature))
+    """Write the C header of a model; raises UsageError."""
+    with replacing(path) as temporary:
+        temporary.write_text(abi.header(signature))
 
 
 def write_library(model: Artefact, path: Path, weights: abi.WeightsPlace = "embed") -> None:
