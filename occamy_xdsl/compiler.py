@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from operator import index
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, cast
@@ -37,7 +38,7 @@ from occamy_xdsl.dialects.dnn import ConvOp, MallocOp, element_type_of, shape_of
 from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named, input_names, result_names
 from occamy_xdsl.dialects.weights import WeightsRefAttr, numpy_dtype, to_array
-from occamy_xdsl.errors import MemoryLimitError, OccamyError, UsageError
+from occamy_xdsl.errors import InvalidInputError, MemoryLimitError, OccamyError, UsageError
 from occamy_xdsl.files import replacing
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.lowering import toolchain
@@ -171,9 +172,21 @@ def load(
     Raises InvalidInputError for a wrong path, shape or dimension, UnsupportedModelError for a model that is
     not valid ONNX.
     """
-    loaded = Model(model, dict(shapes or {}), dict(dims or {}))
+    loaded = Model(
+        model,
+        {name: [_size(name, size) for size in shape] for name, shape in (shapes or {}).items()},
+        {name: _size(name, size) for name, size in (dims or {}).items()},
+    )
     loaded.import_module()
     return loaded
+
+
+def _size(name: str, value: Any) -> int:
+    """`value` if it is an integer of any type; raises InvalidInputError."""
+    try:
+        return index(value)
+    except TypeError:
+        raise InvalidInputError(f"'{name}': sizes are integers, got {value!r}") from None
 
 
 class Compilation:
@@ -475,7 +488,7 @@ class Compilation:
         """
         The program after a stage, as text: onnx, dnn, mem, mlir or llvm; for a GPU also ptx.
 
-        Asks for an earlier stage than one already run recompile up to it.
+        Asks for an earlier stage than one already run recompile up to it. Raises UsageError for other names.
         """
         if stage == "ptx":
             return self.compiled_kernels()
@@ -484,6 +497,13 @@ class Compilation:
             return toolchain.translate_to_llvm(text_of(_part(self.module, kernels=False)))
         if stage == "llvm":
             return toolchain.translate_to_llvm(toolchain.run_mlir_opt(self.ir("mlir")))
+        known = [
+            *(step.name for step in stages(self.options)),
+            "llvm",
+            *(["ptx"] if self.options.is_cuda else []),
+        ]
+        if stage not in known:
+            raise UsageError(f"'{stage}' is no stage, the stages are: {', '.join(known)}")
         if stage in self._done and self._done[-1] != stage:
             return Compilation(self.model, self.options).ir(stage)
         self.run_to(stage)
