@@ -490,6 +490,9 @@ class Compilation:
 
         Asks for an earlier stage than one already run recompile up to it. Raises UsageError for other names.
         """
+        known = [*(step.name for step in stages(self.options)), "llvm", "ptx"]
+        if stage not in known:
+            raise UsageError(f"'{stage}' is no stage, the stages are: {', '.join(known)}")
         if stage == "ptx":
             return self.compiled_kernels()
         if stage == "llvm" and self.options.is_cuda:
@@ -497,13 +500,6 @@ class Compilation:
             return toolchain.translate_to_llvm(text_of(_part(self.module, kernels=False)))
         if stage == "llvm":
             return toolchain.translate_to_llvm(toolchain.run_mlir_opt(self.ir("mlir")))
-        known = [
-            *(step.name for step in stages(self.options)),
-            "llvm",
-            *(["ptx"] if self.options.is_cuda else []),
-        ]
-        if stage not in known:
-            raise UsageError(f"'{stage}' is no stage, the stages are: {', '.join(known)}")
         if stage in self._done and self._done[-1] != stage:
             return Compilation(self.model, self.options).ir(stage)
         self.run_to(stage)

@@ -174,7 +174,7 @@ def _write(
     program: bool = False,
 ) -> None:
     """Compile the model and its interface, link them, and put the result and its weights file in place."""
-    signature = model.signature
+    signature, place = model.signature, check_weights_place(place)
     if model.streams_weights and place == "embed":
         raise UsageError("weights that are streamed cannot be embedded, only kept in a file")
     in_file = model.weights if place == "file" else None
