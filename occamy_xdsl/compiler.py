@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from operator import index
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, cast
@@ -37,7 +38,8 @@ from occamy_xdsl.dialects.dnn import ConvOp, MallocOp, element_type_of, shape_of
 from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_named, input_names, result_names
 from occamy_xdsl.dialects.weights import WeightsRefAttr, numpy_dtype, to_array
-from occamy_xdsl.errors import MemoryLimitError, OccamyError, UsageError
+from occamy_xdsl.errors import InvalidInputError, MemoryLimitError, OccamyError, UsageError
+from occamy_xdsl.files import replacing
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
@@ -172,9 +174,21 @@ def load(
     Raises InvalidInputError for a wrong path, shape or dimension, UnsupportedModelError for a model that is
     not valid ONNX.
     """
-    loaded = Model(model, dict(shapes or {}), dict(dims or {}))
+    loaded = Model(
+        model,
+        {name: [_size(name, size) for size in shape] for name, shape in (shapes or {}).items()},
+        {name: _size(name, size) for name, size in (dims or {}).items()},
+    )
     loaded.import_module()
     return loaded
+
+
+def _size(name: str, value: Any) -> int:
+    """`value` if it is an integer of any type; raises InvalidInputError."""
+    try:
+        return index(value)
+    except TypeError:
+        raise InvalidInputError(f"'{name}': sizes are integers, got {value!r}") from None
 
 
 _Signature = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
@@ -242,7 +256,8 @@ class Compilation:
         if self.save_temps is not None:
             self.save_temps.mkdir(parents=True, exist_ok=True)
             path = self.save_temps / f"{self.model.name}.{len(self._done)}-{stage}.mlir"
-            path.write_text(text_of(self.module, locations=stage != "mlir"))
+            with replacing(path) as temporary:
+                temporary.write_text(text_of(self.module, locations=stage != "mlir"))
 
     def run_to(self, stage: str) -> None:
         """
@@ -517,8 +532,11 @@ class Compilation:
         """
         The program after a stage, as text: onnx, dnn, mem, mlir or llvm; for a GPU also ptx.
 
-        Asks for an earlier stage than one already run recompile up to it.
+        Asks for an earlier stage than one already run recompile up to it. Raises UsageError for other names.
         """
+        known = [*(step.name for step in stages(self.options)), "llvm", "ptx"]
+        if stage not in known:
+            raise UsageError(f"'{stage}' is no stage, the stages are: {', '.join(known)}")
         if stage == "ptx":
             return self.compiled_kernels()
         if stage == "llvm" and self.options.is_cuda:

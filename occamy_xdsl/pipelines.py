@@ -135,8 +135,9 @@ class Options:
         for name, value in limits.items():
             if value is not None and not (isinstance(value, int) and value >= 0):
                 raise UsageError(f"{name} {value!r}: expected a whole number of bytes")
-        for name, value in (("stripe", self.stripe_budget), ("recompute", self.recompute_budget)):
-            if value is not None and not 0 <= value < float("inf"):
+        budgets: dict[str, Any] = {"stripe": self.stripe_budget, "recompute": self.recompute_budget}
+        for name, value in budgets.items():
+            if value is not None and not (isinstance(value, int | float) and 0 <= value < float("inf")):
                 raise UsageError(f"{name} budget {value}: expected a percentage from 0 on")
         if self.stripe_budget and (self.memory != "pool" or not self.reuse):
             raise UsageError(

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -57,6 +58,9 @@ def find_compiler(machine: str = HOST) -> list[str]:
     )
 
 
+_SUMMARY = re.compile(r"collect2: error: ld returned|clang.*: error: linker command failed")
+
+
 def _link(options: Sequence[str], objects: Sequence[Path], output: Path, machine: str) -> None:
     compiler = find_compiler(machine)
     command = [*compiler, *options, "-o", str(output), *map(str, objects), "-lm", "-lpthread"]
@@ -70,8 +74,9 @@ def _link(options: Sequence[str], objects: Sequence[Path], output: Path, machine
     except subprocess.TimeoutExpired:
         raise UsageError(f"the C compiler gave no result after {TIME_LIMIT:g} s") from None
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-        # The last line of a linker is only its summary.
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        # The compiler ends with a line that the linker failed; what is wrong stands before it.
+        lines = [line for line in lines if not _SUMMARY.match(line)] or [f"exit status {done.returncode}"]
         fact = next((line for line in lines if "error" in line or "undefined" in line), lines[-1])
         raise UsageError(f"linking failed: {command[0]}: {fact}")
 

@@ -32,6 +32,7 @@ from occamy_xdsl.dialects.signature import (
     output_arguments,
 )
 from occamy_xdsl.dialects.weights import WeightsRefAttr
+from occamy_xdsl.files import replacing
 from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
 from occamy_xdsl.transforms.dnn_schedule import ORDER
 
@@ -343,7 +344,8 @@ class MemoryReport:
 
         text = page(self)
         if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
+            with replacing(Path(path)) as temporary:
+                temporary.write_text(text, encoding="utf-8")
         return text
 
     def _repr_html_(self) -> str:

@@ -16,7 +16,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
+from occamy_xdsl.files import replacing
 from occamy_xdsl.lowering.cpu import abi
+from occamy_xdsl.lowering.cpu.emit import write_header
 from occamy_xdsl.lowering.cuda.api import LIBRARIES
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.runtime.nvidia import load_libraries
@@ -274,11 +276,14 @@ class LibraryModel:
         """Copy the library and its weights file, or write a header; raises UsageError."""
         match path.suffix:
             case ".h":
-                path.write_text(abi.header(self.signature))
+                write_header(self.signature, path)
             case ".so":
-                shutil.copy2(self._path, path)
-                if abi.weights_path(self._path).exists():
-                    shutil.copy2(abi.weights_path(self._path), abi.weights_path(path))
+                # Who runs a library that was at `path` before keeps it.
+                with replacing(path) as library:
+                    shutil.copy2(self._path, library)
+                    if abi.weights_path(self._path).exists():
+                        with replacing(abi.weights_path(path)) as weights_file:
+                            shutil.copy2(abi.weights_path(self._path), weights_file)
             case suffix:
                 raise UsageError(f"{path}: a loaded library is saved as .so or .h, not as '{suffix}'")
 

@@ -17,6 +17,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from occamy_xdsl.dialects import get_all_dialects
 from occamy_xdsl.errors import InvalidInputError, OccamyError
+from occamy_xdsl.files import replacing
 from occamy_xdsl.pipelines import get_all_passes
 from occamy_xdsl.tools.universe import get_onnx_frontend
 
@@ -73,6 +74,16 @@ class OccamyOptMain(xDSLOptMain):
             "--print-plan", action="store_true", help="print the map of the pool before the result"
         )
 
+    def run(self) -> None:
+        """As xDSL, but the output is complete or absent, and may be the input file; `-` is standard output."""
+        if self.args.output_file in (None, "-"):
+            self.args.output_file = None
+            super().run()
+            return
+        with replacing(Path(self.args.output_file)) as temporary:
+            self.args.output_file = str(temporary)
+            super().run()
+
     def setup_pipeline(self) -> None:
         """As xDSL, with an error of our own for unknown passes and options."""
         try:
@@ -88,6 +99,8 @@ class OccamyOptMain(xDSLOptMain):
             return super().prepare_input()
         except ValueError as e:
             raise InvalidInputError(f"{self.args.input_file}: {e}") from None
+        except OSError as e:
+            raise InvalidInputError(message(e)) from None
 
     def parse_chunk(self, chunk: IO[bytes], file_extension: str, start_offset: int = 0) -> ModuleOp | None:
         """The module of one chunk, its weights attached."""

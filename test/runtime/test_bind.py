@@ -138,7 +138,7 @@ def test_refuses_files(tmp_path: Path) -> None:
             parse_inputs([f"x=@{path}"], SPECS)
         assert str(caught.value).startswith(f"{path}: ")
         assert "\n" not in str(caught.value)
-    with pytest.raises(InvalidInputError, match=r"double.npy: 'x': expected float32\[2,3\], got float64\[2,3\]"):
+    with pytest.raises(InvalidInputError, match=r"npy: 'x': expected float32\[2,3\], got float64\[2,3\]"):
         parse_inputs([f"x=@{tmp_path}/double.npy"], SPECS)
 
 

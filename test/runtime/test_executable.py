@@ -226,6 +226,9 @@ def test_save_refuses(
 ) -> None:
     with pytest.raises(UsageError, match=r"unknown suffix '\.dll'"):
         jit(affine_model()).save(tmp_path / "m.dll")
+    for place in ("stream", "elsewhere"):
+        with pytest.raises(UsageError, match=f"weights cannot be kept as '{place}'"):
+            jit(affine_model()).save(tmp_path / "m.so", place)
     with pytest.raises(UsageError, match=r"saved as .so or .h, not as '.o'"):
         open_library(affine_libraries["embed"]).save(tmp_path / "m.o")
     with pytest.raises(UsageError, match="nowhere"):

@@ -139,6 +139,22 @@ def test_memory_report(tmp_path):
     assert report.pool_bytes == oc.compile(model).memory_report().pool_bytes
 
 
+@pytest.mark.parametrize("shape", ["1x3", (1.0, 3), (None,), [[1, 3]]])
+def test_sizes_are_integers(shape):
+    with pytest.raises(oc.InvalidInputError, match="'x': sizes are integers"):
+        oc.load(make_model(), shapes={"x": shape})
+    with pytest.raises(oc.InvalidInputError, match="'N': sizes are integers"):
+        oc.load(make_model(), dims={"N": shape})
+
+
+def test_stages_have_names():
+    compiled = oc.compile(make_model())
+    with pytest.raises(oc.UsageError, match="'foo' is no stage, the stages are: onnx, dnn, mem, mlir, llvm"):
+        compiled.ir("foo")
+    with pytest.raises(oc.UsageError, match="stripe budget 5%"):
+        oc.compile(make_model(), stripe_budget="5%")
+
+
 def test_errors(tmp_path):
     errors = (oc.UnsupportedModelError, oc.MemoryLimitError, oc.InvalidInputError, oc.UsageError)
     assert all(issubclass(error, oc.OccamyError) for error in errors)

@@ -83,6 +83,23 @@ def test_weights_are_saved_and_attached(path: Path, capsys: pytest.CaptureFixtur
     assert again.read_bytes() == saved.read_bytes()
 
 
+def test_output_takes_the_place_of_the_input_only_as_a_whole(path: Path, capsys: pytest.CaptureFixture[str]):
+    file = path.with_suffix(".mlir")
+    text = run(capsys, path)
+    assert run(capsys, path, "-o", "-") == text
+    assert run(capsys, path, "-o", file) == ""
+    assert file.read_text() == text
+    fails(file, "-o", file, "-p", "verify-dnn-pool")
+    assert file.read_text() == text
+    run(capsys, file, "-o", file)
+    assert file.read_text() == text
+    assert fails(path.parent / "absent.mlir", "-o", file)[0].endswith(
+        "absent.mlir: No such file or directory"
+    )
+    assert fails(path, "-o", path.parent) == [f"error: {path.parent}: Is a directory"]
+    assert file.read_text() == text
+
+
 def test_standard_input(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     class Stdin:
         buffer = io.BytesIO(path.read_bytes())

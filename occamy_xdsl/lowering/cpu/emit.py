@@ -112,8 +112,9 @@ class CompiledModel:
 
 
 def write_header(signature: Signature, path: Path) -> None:
-    """Write the C header of a model."""
-    path.write_text(abi.header(signature))
+    """Write the C header of a model; raises UsageError."""
+    with replacing(path) as temporary:
+        temporary.write_text(abi.header(signature))
 
 
 def write_library(model: Artefact, path: Path, weights: abi.WeightsPlace = "embed") -> None:
@@ -173,7 +174,7 @@ def _write(
     program: bool = False,
 ) -> None:
     """Compile the model and its interface, link them, and put the result and its weights file in place."""
-    signature = model.signature
+    signature, place = model.signature, check_weights_place(place)
     if model.streams_weights and place == "embed":
         raise UsageError("weights that are streamed cannot be embedded, only kept in a file")
     in_file = model.weights if place == "file" else None

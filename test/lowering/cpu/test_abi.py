@@ -485,6 +485,20 @@ def test_compiler_from_environment(
     assert not any(tmp_path.iterdir())  # nothing half-written stays behind
 
 
+def test_what_is_wrong_stands_before_the_compilers_summary(
+    monkeypatch: pytest.MonkeyPatch, affine_model: Callable[..., emit.CompiledModel], tmp_path: Path
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text(
+        "#!/bin/sh\necho 'ld: final link failed: No space left on device' >&2\n"
+        "echo 'collect2: error: ld returned 1 exit status' >&2\nexit 1\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("OCCAMY_CC", str(compiler))
+    with pytest.raises(UsageError, match="final link failed: No space left on device"):
+        emit.write_library(affine_model(), tmp_path / "m.so")
+
+
 def test_object_for_another_processor(
     affine_model: Callable[..., emit.CompiledModel], tmp_path: Path
 ) -> None:
