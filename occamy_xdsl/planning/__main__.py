@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from occamy_xdsl.errors import UsageError
+from occamy_xdsl.files import replacing
 from occamy_xdsl.planning.csv import read_buffers, write_buffers
 from occamy_xdsl.planning.intervals import Buffer
 from occamy_xdsl.planning.planners import PLANNERS, plan
@@ -43,7 +45,7 @@ def _write(path: str, buffers: Sequence[Buffer], offsets: Sequence[int]) -> None
     if path == "-":
         write_buffers(sys.stdout, buffers, offsets)
         return
-    with Path(path).open("w", encoding="utf-8", newline="") as file:
+    with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         write_buffers(file, buffers, offsets)
 
 
@@ -69,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _write(options.output, buffers, found.offsets)
     except OSError as error:
         parser.error(f"{error.filename}: {error.strerror}")
+    except UsageError as error:
+        parser.error(str(error))
     except ValueError as error:
         parser.error(f"{options.file}: {error}")
     # Results on stdout, unless the offsets are there.

@@ -7,6 +7,7 @@ import stat
 import llvmlite.binding as llvm
 import pytest
 
+from occamy_xdsl.errors import UsageError
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.toolchain import (
     Isa,
@@ -114,13 +115,13 @@ def test_wrong_version_names_both(tmp_path, monkeypatch, fresh_tools):
     fake_tool(tmp_path, 'echo "LLVM version 14.0.6"')
     monkeypatch.setenv("OCCAMY_MLIR_BIN", str(tmp_path))
     ours = ".".join(map(str, llvm.llvm_version_info))
-    with pytest.raises(ToolError, match=rf"LLVM version 14\.0\.6.*{ours}"):
+    with pytest.raises(UsageError, match=rf"LLVM version 14\.0\.6.*{ours}"):
         find_tool("mlir-opt")
 
 
 def test_no_tool(tmp_path, monkeypatch, fresh_tools):
     monkeypatch.setenv("OCCAMY_MLIR_BIN", str(tmp_path))
-    with pytest.raises(ToolError, match="not found"):
+    with pytest.raises(UsageError, match=f"not found in '{tmp_path}'"):
         find_tool("mlir-opt")
 
 

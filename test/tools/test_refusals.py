@@ -252,3 +252,15 @@ def test_wrong_dtype_of_a_file(occamy, library, tmp_path):
     done = occamy("run", library, "--input", f"x=@{path}")
     assert done.code == 2
     assert "float64" in done.error
+
+
+def test_tools_that_are_not_there(occamy, net, tmp_path, monkeypatch):
+    from occamy_xdsl.lowering.toolchain import find_tool
+
+    monkeypatch.setenv("OCCAMY_MLIR_BIN", str(tmp_path / "none"))
+    find_tool.cache_clear()
+    done = occamy("compile", net, "-o", tmp_path / "m.so")
+    find_tool.cache_clear()
+    assert done.code == 2
+    assert done.error == f"error: mlir-opt: not found in '{tmp_path}/none', which OCCAMY_MLIR_BIN names"
+    assert list(tmp_path.glob("m.so*")) == []

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from occamy_xdsl.errors import UsageError
 from occamy_xdsl.version import VERSION
 
 
@@ -24,12 +25,12 @@ def version(
 
 def tool_versions() -> dict[str, str]:
     """Versions of Python, of the packages that decide what is generated, and of LLVM and mlir-opt."""
-    from occamy_xdsl.lowering.toolchain import LLVM_VERSION, ToolError, find_tool
+    from occamy_xdsl.lowering.toolchain import LLVM_VERSION, find_tool
 
     try:
         _, mlir = find_tool("mlir-opt")
-    except ToolError as error:
-        mlir = error.stderr
+    except UsageError as error:
+        mlir = str(error)
     return {
         "python": platform.python_version(),
         **{name: installed(name) for name in ("xdsl", "onnx", "numpy", "llvmlite")},
