@@ -137,6 +137,10 @@ class Emitter:
             op.verify_()
         except VerifyException as e:
             raise InvalidNodeError(str(e)) from None
+        types = [(shape_of(result), element_type_of(result)) for result in op.results]
+        if all(0 in shape for shape, _ in types):
+            op.erase()
+            return [self.fill(0, shape, element) for shape, element in types]
         folded = self._fold(op)
         return (folded,) if folded is not None else self._append(op)
 
@@ -166,9 +170,6 @@ class Emitter:
         if len(op.results) != 1:
             return None
         shape, element = shape_of(op.results[0]), element_type_of(op.results[0])
-        if 0 in shape:
-            op.erase()
-            return self.fill(0, shape, element)
         if isinstance(op, dnn.ConvOp | dnn.ConvTransposeOp | dnn.MatmulOp) and 0 in shape_of(op.operands[0]):
             bias = op.bias
             op.erase()

@@ -557,6 +557,7 @@ CASES += [
     Case("Resize", [f(1, 2, 1, 4), None, f32(1, 1, 0.5, 2)]),
     Case("Resize", [f(0, 2, 3, 4), None, f32(1, 1, 2, 2)], {"mode": "linear"}),
     Case("Softmax", [f(0, 3)]),
+    Case("MaxPool", [f(0, 2, 3, 5)], {"kernel_shape": [1, 3]}, outputs=2),
 ]
 
 
