@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from occamy_xdsl.errors import OccamyError
-from occamy_xdsl.lowering.cpu.abi import WeightsPlace
-from occamy_xdsl.lowering.cpu.emit import write_executable, write_header, write_library
+from occamy_xdsl.lowering.cpu.abi import WeightsPlace, write_header
+from occamy_xdsl.lowering.cpu.emit import write_executable, write_library
 from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
 from occamy_xdsl.runtime.executable import Array, Executable, LibraryModel
 from occamy_xdsl.runtime.nvidia import load_libraries

@@ -18,7 +18,6 @@ import numpy as np
 from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
 from occamy_xdsl.files import replacing
 from occamy_xdsl.lowering.cpu import abi
-from occamy_xdsl.lowering.cpu.emit import write_header
 from occamy_xdsl.lowering.cuda.api import LIBRARIES
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.runtime.nvidia import load_libraries
@@ -276,7 +275,7 @@ class LibraryModel:
         """Copy the library and its weights file, or write a header; raises UsageError."""
         match path.suffix:
             case ".h":
-                write_header(self.signature, path)
+                abi.write_header(self.signature, path)
             case ".so":
                 # Who runs a library that was at `path` before keeps it.
                 with replacing(path) as library:

@@ -56,7 +56,7 @@ class JitModel:
             case ".o":
                 emit.write_object(self._model, path, weights)
             case ".h":
-                emit.write_header(self.signature, path)
+                abi.write_header(self.signature, path)
             case "":
                 emit.write_executable(self._model, path, weights)
             case suffix:

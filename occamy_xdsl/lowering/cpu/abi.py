@@ -14,6 +14,7 @@ from typing import Literal
 
 from xdsl.dialects.builtin import i1, i8, i32, i64
 
+from occamy_xdsl.files import replacing
 from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Operand, Prototype, Value
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 
@@ -401,3 +402,9 @@ def c_string(text: str) -> str:
     """`text` as a C string literal of printable ASCII: other bytes, quotes and trigraphs as octal escapes."""
     plain = set(range(0x20, 0x7F)) - set(b'"\\?')
     return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
+
+
+def write_header(signature: Signature, path: Path) -> None:
+    """Write the C header of a model; raises UsageError."""
+    with replacing(path) as temporary:
+        temporary.write_text(header(signature))

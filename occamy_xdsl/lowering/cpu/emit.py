@@ -111,12 +111,6 @@ class CompiledModel:
         return ()
 
 
-def write_header(signature: Signature, path: Path) -> None:
-    """Write the C header of a model; raises UsageError."""
-    with replacing(path) as temporary:
-        temporary.write_text(abi.header(signature))
-
-
 def write_library(model: Artefact, path: Path, weights: abi.WeightsPlace = "embed") -> None:
     """
     Write a shared library with the C interface.

@@ -390,7 +390,7 @@ def test_c_program(
     tmp_path: Path,
     compiler: list[str],
 ) -> None:
-    emit.write_header(affine_model().signature, tmp_path / "m.h")
+    abi.write_header(affine_model().signature, tmp_path / "m.h")
     (tmp_path / "main.c").write_text(C_PROGRAM)
     warnings = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-std=c99"]
     library = affine_libraries["embed"]
@@ -415,7 +415,7 @@ def test_documented_program(tmp_path: Path, compiler: list[str]) -> None:
     signature = Signature(inputs, outputs, "cpu", "0.1.0", 64, 0)
     model = emit.CompiledModel(text, signature, None, toolchain.Isa.host())
     emit.write_object(model, tmp_path / "m.o")
-    emit.write_header(signature, tmp_path / "m.h")
+    abi.write_header(signature, tmp_path / "m.h")
     (tmp_path / "main.c").write_text(program)
     command = [*compiler, "-Wall", "-Wextra", "-pedantic", "-Werror", "-std=c99", "main.c", "m.o", "-o", "m"]
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -427,7 +427,7 @@ def test_header_of_awkward_names(tmp_path: Path, compiler: list[str]) -> None:
     """Quotes, backslashes, trigraphs and non-ASCII letters survive in C and C++; scalars have a shape."""
     name = 'a"b\\c??/d\n/é*/'
     spec = TensorSpec(name, "bfloat16", ())
-    emit.write_header(Signature((spec,), (), "cpu", "0.1.0", 0, 0), tmp_path / "m.h")
+    abi.write_header(Signature((spec,), (), "cpu", "0.1.0", 0, 0), tmp_path / "m.h")
     program = f"""
     #include "m.h"
     static const int shape[] = OCCAMY_INPUT_0_SHAPE;
