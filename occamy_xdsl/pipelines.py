@@ -361,8 +361,8 @@ def stages(options: Options) -> list[Stage]:
         given = {name: value for name, value in choices.items() if value is not None}
         workspaces = _spec("cuda-assign-workspaces", chip=options.processor, **given)
         alignment = {"alignment": 256}
-        flags = {"stream-weights": options.stream_weights, "profile": options.profile}
-        wanted = {name: True for name, flag in flags.items() if flag}
+        switches = {"stream-weights": options.stream_weights, "profile": options.profile}
+        wanted = {name: True for name, is_on in switches.items() if is_on}
         lowering = _spec("convert-dnn-to-cuda", chip=options.processor, **wanted)
     else:
         conversion = ["convert-onnx-to-dnn"]

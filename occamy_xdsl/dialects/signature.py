@@ -8,6 +8,7 @@ outputs are arguments too, and `dnn.kind` tells "input" from "output".
 from xdsl.dialects.builtin import BytesAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument
+from xdsl.utils.exceptions import PassFailedException
 
 from occamy_xdsl.dialects.weights import string_value
 
@@ -21,6 +22,14 @@ def function_named(module: ModuleOp, name: str = "main") -> FuncOp:
         if isinstance(op, FuncOp) and op.sym_name.data == name:
             return op
     raise KeyError(f"the module has no function {name}")
+
+
+def function_for(module: ModuleOp, pass_name: str, name: str = "main") -> FuncOp:
+    """As `function_named`, for the pass of that name. Raises PassFailedException where there is none."""
+    try:
+        return function_named(module, name)
+    except KeyError as error:
+        raise PassFailedException(f"{pass_name}: {error.args[0]}") from None
 
 
 def argument_attributes(function: FuncOp) -> list[dict[str, object]]:

@@ -242,14 +242,19 @@ def _is_same(a: SSAValue, b: SSAValue) -> bool:
 
 def only_returned(buffer: SSAValue) -> bool:
     """Whether a buffer is read by one copy alone, into an output or into a buffer that is only returned, or a part."""
-    users = [use.operation for use in buffer.uses]
-    if any(isinstance(user, dnn.ViewOp) and not _only_filled(user.view) for user in users):
-        return False
-    reads = [user for user in users if not isinstance(user, dnn.ViewOp) and buffer not in writes(user)]
-    if len(reads) != 1 or not isinstance(read := reads[0], dnn.CopyOp) or read.keep is not None:
-        return False
-    into = root_of(read.outs[0])
-    return not isinstance(into.owner, dnn.MallocOp) or only_returned(into)
+    seen = set[SSAValue]()
+    while isinstance(buffer.owner, dnn.MallocOp):
+        users = [use.operation for use in buffer.uses]
+        if any(isinstance(user, dnn.ViewOp) and not _only_filled(user.view) for user in users):
+            return False
+        reads = [user for user in users if not isinstance(user, dnn.ViewOp) and buffer not in writes(user)]
+        if len(reads) != 1 or not isinstance(read := reads[0], dnn.CopyOp) or read.keep is not None:
+            return False
+        seen.add(buffer)
+        buffer = root_of(read.outs[0])
+        if buffer in seen:  # a loop may carry it around
+            return False
+    return True
 
 
 def _only_filled(part: SSAValue) -> bool:

@@ -31,7 +31,7 @@ from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
 from occamy_xdsl.analysis.regions import ops_of
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.location import node_name
-from occamy_xdsl.dialects.signature import function_named
+from occamy_xdsl.dialects.signature import function_for
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr
 from occamy_xdsl.errors import UnsupportedModelError
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel, Packing
@@ -90,10 +90,7 @@ class ConvertDnnToCpuPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         isa = Isa.host() if self.target == "host" else Isa.parse(self.target)
-        try:
-            function = function_named(op)
-        except KeyError as error:
-            raise PassFailedException(f"{self.name}: {error.args[0]}") from None
+        function = function_for(op, self.name)
         dnn.check_form(function, "buffer", self.name)
         _Conversion(op, function, isa).run()
 

@@ -10,9 +10,8 @@ from xdsl.dialects.builtin import BoolAttr, IndexType, IntegerAttr, ModuleOp, i1
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import PassFailedException
 
-from occamy_xdsl.dialects.signature import function_named
+from occamy_xdsl.dialects.signature import function_for
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import ENTRY
 
 
@@ -65,10 +64,7 @@ class CpuCheckAllocationsPass(ModulePass):
     name = "cpu-check-allocations"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        try:
-            entry = function_named(op, ENTRY)
-        except KeyError as error:
-            raise PassFailedException(f"{self.name}: {error.args[0]}") from None
+        entry = function_for(op, self.name, ENTRY)
         flag = memref.AllocaOp.get(i8, shape=[])
         good = flag.memref
         for part in list(entry.body.walk()):

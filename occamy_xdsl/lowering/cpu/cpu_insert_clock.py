@@ -8,9 +8,8 @@ from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, 
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import PassFailedException
 
-from occamy_xdsl.dialects.signature import function_named
+from occamy_xdsl.dialects.signature import function_for, function_named
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import ENTRY
 from occamy_xdsl.lowering.cpu.cpu_stream_weights import ADVISE
 
@@ -56,10 +55,7 @@ class CpuInsertClockPass(ModulePass):
     name = "cpu-insert-clock"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        try:
-            entry = function_named(op, ENTRY)
-        except KeyError as error:
-            raise PassFailedException(f"{self.name}: {error.args[0]}") from None
+        entry = function_for(op, self.name, ENTRY)
         block = entry.body.block
         calls = timed_ops(op)
         assert block.last_op is not None

@@ -19,9 +19,8 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import PassFailedException
 
-from occamy_xdsl.dialects.signature import function_named
+from occamy_xdsl.dialects.signature import function_for
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import ENTRY
 
 ADVISE = "madvise"
@@ -72,10 +71,7 @@ class CpuStreamWeightsPass(ModulePass):
     name = "cpu-stream-weights"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        try:
-            entry = function_named(op, ENTRY)
-        except KeyError as error:
-            raise PassFailedException(f"{self.name}: {error.args[0]}") from None
+        entry = function_for(op, self.name, ENTRY)
         block = entry.body.block
         weights = block.args[1]
         reads = [(step, ranges) for step in block.ops if (ranges := _ranges(step, weights))]

@@ -24,7 +24,7 @@ from xdsl.utils.hints import isa
 from occamy_xdsl.analysis.aliasing import offset_in_root, root_of
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.location import node_name
-from occamy_xdsl.dialects.signature import KIND, NAME, argument_attributes, function_named
+from occamy_xdsl.dialects.signature import KIND, NAME, argument_attributes, function_for
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr
 from occamy_xdsl.errors import UnsupportedModelError
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
@@ -88,10 +88,7 @@ class ConvertDnnToCudaPass(ModulePass):
         if self.chip not in CHIPS:
             known = " ".join(CHIPS)
             raise PassFailedException(f"{self.name}: unknown architecture '{self.chip}', known are: {known}")
-        try:
-            function = function_named(op)
-        except KeyError as error:
-            raise PassFailedException(f"{self.name}: {error.args[0]}") from None
+        function = function_for(op, self.name)
         dnn.check_form(function, "buffer", self.name)
         conversion = _Conversion(op, function, self.chip, self.stream_weights)
         conversion.run(profile=self.profile)
