@@ -119,14 +119,7 @@ def choose_dims(block: Block, *, batch: bool) -> dict[SSAValue, int]:
 
 
 def whole_bytes(op: dnn.KernelOp, maps: Sequence[RowMap | None]) -> int:
-    """
-    Bytes that an op reads for any rows of its result, weights too.
-
-    A convolution's filters are left out: each weight meets all pixels of a line, and pools are lower so. It is not
-    free, though: stripes of layers with large filters take some percent longer than the planner expects.
-    """
-    if isinstance(op, dnn.ConvOp | dnn.ConvTransposeOp):
-        return 0
+    """Bytes that an op reads for any rows of its result, filters and other weights too."""
     return sum(dnn.byte_size(v) for v, rows_of in zip(op.operands, maps, strict=True) if rows_of is None)
 
 

@@ -14,11 +14,14 @@ RowMap = Callable[[int, int], tuple[int, int]]
 STRIPES = (2, 3, 4, 5, 7, 8, 10, 14, 16, 20, 28, 32, 56, 64)
 """Numbers of stripes that are tried, fewest first."""
 
-WORK_PER_BYTE = 3
+WORK_PER_BYTE = 6
 """Multiply-accumulates in the time that copying a byte between stripes takes."""
 
-WORK_PER_BYTE_READ = 2
-"""Multiply-accumulates in the time that reading a byte once more takes, of matrices that a cache does not keep."""
+WORK_PER_BYTE_READ = 3
+"""
+Multiply-accumulates in the time that reading a byte once more takes, of filters and matrices that a cache does not
+keep.
+"""
 
 CACHED = 1 << 20
 """Bytes that a core's cache keeps from one stripe to the next: reading them again takes no time."""
@@ -541,9 +544,10 @@ def find_stripes(graph: Graph, budget: float) -> Plan:
     """
     The segments that lower the peak of live bytes most, within a budget of work.
 
-    `budget` is a share of the network's work. Work done twice counts against it, and so do copies and calls,
-    as the work that could be done in their time. Among plans of one peak, the one with the least work done
-    twice, then the least of all three. Only around ops that run above the peak sought are segments formed.
+    `budget` is a share of the network's work, which work done twice may cost. Copies, filters that are read once
+    more, and calls may cost as much again, as the work that could be done in their time. Among plans of one peak,
+    the one with the least work done twice, then the least of all. Only around ops that run above the peak sought
+    are segments formed.
 
     The peak is sought by bisection down to 1 percent, then raised by a little for far fewer stripes. For each one,
     the cheapest way through the ops is a shortest path over the places where segments may end.
@@ -609,7 +613,7 @@ class _Search:
         return fewest("keep") or fewest("recompute")
 
     def path(self, target: int, most: int) -> Plan | None:
-        """The cheapest plan whose peak is at most `target`, with at most `most` extra work."""
+        """The cheapest plan whose peak is at most `target`, with at most `most` extra work and twice that in all."""
         graph = self.graph
         count = len(graph.ops)
         critical = list(accumulate((p > target for p in graph.plain), initial=0))
@@ -641,7 +645,7 @@ class _Search:
                     continue
                 segment, cost = option
                 rank = (here[0][0] + cost.rank[0], here[0][1] + cost.rank[1])
-                if rank[1] > most:
+                if rank[0] > most or rank[1] > 2 * most:
                     continue
                 if (old := reach[end]) is None or rank < old[0]:
                     reach[end] = (rank, b, segment, max(here[3], cost.peak))

@@ -68,7 +68,7 @@ def test_levers_in_order_of_their_cost():
 
 @pytest.fixture
 def yolo() -> Model:
-    """Stripes within 10 % lower its pool, those within 5 % do not."""
+    """Stripes within 5 % lower its pool, those within 2 % do not."""
     return Model(NETS["yolo"]())
 
 
@@ -78,18 +78,18 @@ TARGET = "cpu:x86-64-v3"
 def test_the_cheapest_stripes_that_are_enough_are_taken(yolo: Model):
     """And what they cost is said in one line."""
     whole = planned(yolo, target=TARGET)
-    little, enough = (planned(yolo, target=TARGET, stripe_budget=budget) for budget in (5, 10))
+    little, enough = (planned(yolo, target=TARGET, stripe_budget=budget) for budget in (2, 5))
     limit = whole.pool_bytes - 64
     assert little.pool_bytes > limit >= enough.pool_bytes
     said = list[str]()
     compilation = Compilation(yolo, Options(target=TARGET, memory_limit=limit), note=said.append)
     report = compilation.report()
     assert report.pool_bytes <= limit
-    assert report.limit_options == flags(compilation.options) == "--optimize memory --stripe-budget 10%"
+    assert report.limit_options == flags(compilation.options) == "--optimize memory --stripe-budget 5%"
     (line,) = said
     extra = round(100 * (enough.report().arithmetic / whole.report().arithmetic - 1), 2)
     assert line == (
-        f"memory limit of {limit} bytes met with --optimize memory --stripe-budget 10%: {report.pool_bytes} bytes "
+        f"memory limit of {limit} bytes met with --optimize memory --stripe-budget 5%: {report.pool_bytes} bytes "
         f"instead of {whole.pool_bytes}, {extra:g} % more arithmetic, {report.calls} kernel calls instead of "
         f"{whole.report().calls}"
     )
@@ -146,7 +146,7 @@ def test_a_budget_that_was_given_is_kept(yolo: Model):
     with pytest.raises(MemoryLimitError) as refusal:
         planned(yolo, target=TARGET, stripe_budget=2, memory_limit=limit)
     assert refusal.value.needed == limit + 64
-    assert "hint: without --stripe-budget 2% and with --optimize memory --stripe-budget 10%, " in str(
+    assert "hint: without --stripe-budget 2% and with --optimize memory --stripe-budget 5%, " in str(
         refusal.value
     )
     assert str(refusal.value).endswith(" bytes are enough")

@@ -32,8 +32,8 @@ class Effort(NamedTuple):
 NETS = {
     "light_bvlc_alexnet": Effort(0, 71),
     "light_inception_v1": Effort(0, 4_302),
-    "light_resnet50": Effort(0, 1_423),
-    "light_shufflenet": Effort(5, 15_164),
+    "light_resnet50": Effort(0, 1_431),
+    "light_shufflenet": Effort(5, 10_279),
     "light_squeezenet": Effort(0, 1_043),
     "light_vgg19": Effort(0, 892),
     "light_zfnet512": Effort(0, 110),
