@@ -10,7 +10,8 @@ from control_flow import PROGRAMS
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from xdsl.parser import Parser
 
-from occamy_xdsl.compiler import Compilation, Model, make_context
+from occamy_xdsl.compiler import Compilation, Model
+from occamy_xdsl.pipeline_run import make_context
 from occamy_xdsl.pipelines import Options
 from occamy_xdsl.report.html import budget_curve
 from occamy_xdsl.report.memory import BudgetStep, MemoryReport, ModeStep

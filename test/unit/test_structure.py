@@ -20,6 +20,8 @@ ROOMS = [
     ["tools"],
     ["backend"],
     ["compiler"],
+    ["memory_budget"],
+    ["pipeline_run"],
     ["pipelines"],
     ["importer"],
     ["runtime"],
