@@ -16,6 +16,7 @@ from typing import Any
 import llvmlite.binding as _llvm  # pyright: ignore[reportMissingTypeStubs]
 
 from occamy_xdsl.errors import UsageError
+from occamy_xdsl.files import temporary_folder
 
 llvm: Any = _llvm  # llvmlite is not annotated
 
@@ -141,8 +142,8 @@ def assemble_ptx(text: str, chip: str) -> bytes:
     Raises UsageError if there is no ptxas or it does not know the architecture, ToolError for our bugs.
     """
     tool = find_ptxas()
-    with tempfile.TemporaryDirectory(prefix="occamy-") as folder:
-        source = Path(folder) / "kernels.ptx"
+    with temporary_folder() as folder:
+        source = folder / "kernels.ptx"
         output = source.with_suffix(".cubin")
         source.write_text(text)
         command = [tool, f"-arch={chip}", source, "-o", output]

@@ -12,6 +12,7 @@ from occamy_xdsl.files import replacing
 from occamy_xdsl.planning.csv import read_buffers, write_buffers
 from occamy_xdsl.planning.intervals import Buffer
 from occamy_xdsl.planning.planners import PLANNERS, plan
+from occamy_xdsl.signals import exit_on_signals
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,4 +87,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with exit_on_signals():
+        sys.exit(main())
