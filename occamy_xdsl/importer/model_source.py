@@ -7,7 +7,9 @@ from pathlib import Path
 from onnx import ModelProto
 from xdsl.dialects.builtin import ModuleOp
 
+from occamy_xdsl.errors import OccamyError
 from occamy_xdsl.importer.build import import_model
+from occamy_xdsl.importer.source import data_files, read
 
 
 @dataclass(frozen=True)
@@ -31,3 +33,19 @@ class ModelSource:
     def import_module(self) -> ModuleOp:
         """A new module in the onnx dialect. Raises what `import_model` raises."""
         return import_model(self.source, self.shapes, self.dims)
+
+    def files(self) -> list[Path]:
+        """
+        The files that a compilation reads: the model's, and those in which its tensors have their data.
+
+        What is wrong with them is for `import_module` to say.
+        """
+        if not isinstance(self.source, str | Path):
+            return []
+        own = Path(self.source)
+        if not own.is_file():  # what comes through a pipe can be read once only
+            return [own]
+        try:
+            return [own, *data_files(read(own))]
+        except OccamyError:
+            return [own]

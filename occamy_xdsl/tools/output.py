@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from occamy_xdsl.errors import UsageError
-from occamy_xdsl.files import is_same_file, replacing
+from occamy_xdsl.files import refuse_overwriting, replacing
 
 
 def note(text: str) -> None:
@@ -22,9 +22,7 @@ def check_writable(path: Path, *others: Path) -> None:
     """
     if path.is_dir():
         raise UsageError(f"{path}: Is a directory")
-    for other in others:
-        if is_same_file(path, other):
-            raise UsageError(f"{path}: {other} would be overwritten, choose another name")
+    refuse_overwriting([path], others)
     with replacing(path) as temporary:
         temporary.touch()
         temporary.unlink()

@@ -16,6 +16,8 @@ USAGE = [
     ("compile NET --target cuda:sm_50", "unknown architecture 'sm_50'"),
     ("run NET --target cuda --simulate --repeat 2", "--repeat"),
     ("run NET --target cuda --simulate --poison", "--poison"),
+    ("run NET --memory lazy --poison", "--poison: --memory lazy has no pool"),
+    ("run NET --memory eager --poison --output out", "--poison: --memory eager has no pool"),
     ("run NET --trace t.json", "--trace"),
     ("compile NET --target gpu", "target 'gpu'"),
     ("compile NET --target cpu:z80", "unknown processor 'z80'"),
@@ -68,7 +70,6 @@ USAGE = [
     ("run LIB --planner first-fit", "--planner"),
     ("run LIB --profile p.json", "--profile"),
     ("bench LIB --against onnxruntime", "--against onnxruntime"),
-    ("report NET --format html --diff old.json", "--diff"),
     ("report NET --diff missing.json", "missing.json"),
     ("report NET --diff NET", "NET: not a memory report"),
     ("report NET --diff old.json --budgets", "--diff: not available with --budgets"),
@@ -148,6 +149,16 @@ def test_all_unsupported_nodes_are_listed(occamy, tmp_path):
     assert "'second'" in done.err
     assert "'good'" not in done.err
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("memory", ["lazy", "eager"])
+def test_a_library_without_a_pool_cannot_be_poisoned(occamy, net, tmp_path, memory):
+    path = tmp_path / "net.so"
+    assert occamy("compile", net, "-o", path, "--memory", memory).code == 0
+    assert occamy("run", path, "--input", "random:0").code == 0
+    done = occamy("run", path, "--input", "random:0", "--poison")
+    assert (done.code, done.out) == (2, "")
+    assert f"poison: memory '{memory}' has no pool" in done.error
 
 
 def test_memory_limit(occamy, net, tmp_path):
