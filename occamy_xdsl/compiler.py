@@ -1,12 +1,10 @@
 """From a model to something that runs: loading, compiling, and what artefacts are written from."""
 
-import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, cast
 
 import numpy as np
@@ -25,10 +23,11 @@ from xdsl.dialects.func import CallOp
 from occamy_xdsl.dialects.dnn import ConvOp
 from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.weights import WeightsRefAttr, to_array
-from occamy_xdsl.errors import InvalidInputError, UsageError
-from occamy_xdsl.files import replacing
+from occamy_xdsl.errors import ArgumentTypeError, InvalidInputError, UsageError
+from occamy_xdsl.files import new_folder, refuse_overwriting, remove, replacing
 from occamy_xdsl.importer import ModelSource
 from occamy_xdsl.lowering import toolchain
+from occamy_xdsl.lowering.cpu.abi import WeightsPlace, weights_path
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
 from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, timed_ops
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
@@ -44,6 +43,7 @@ from occamy_xdsl.memory_budget import MemoryBudget, check_workspaces
 from occamy_xdsl.pipeline_run import PipelineRun, Starts, text_of
 from occamy_xdsl.pipelines import (
     Options,
+    make_options,
     stages,
 )
 from occamy_xdsl.report.memory import MemoryReport
@@ -72,9 +72,10 @@ class Model(ModelSource):
         What the model will need, without generating code or reading weights.
 
         With `budgets`, also what it would need in stripes; with `compare`, what other ways of allocating would need:
-        that takes several plans. `options` are those of `occamy_xdsl.compile`. Raises UnsupportedModelError.
+        that takes several plans. `options` are those of `occamy_xdsl.compile`. Raises UnsupportedModelError, UsageError
+        for an option that cannot be honoured, and ArgumentTypeError for one of a wrong type or an unknown one.
         """
-        compilation = Compilation(self, Options(target=target, **options))
+        compilation = Compilation(self, make_options("memory_report", {"target": target, **options}))
         return compilation.report(budgets=budgets, compare=compare)
 
 
@@ -87,15 +88,35 @@ def load(
     A model from a path, bytes or ModelProto, checked by importing it once.
 
     Raises InvalidInputError for a wrong path, shape or dimension, UnsupportedModelError for a model that is
-    not valid ONNX.
+    not valid ONNX, and ArgumentTypeError for an argument of another type.
     """
     loaded = Model(
-        model,
-        {name: [_size(name, size) for size in shape] for name, shape in (shapes or {}).items()},
-        {name: _size(name, size) for name, size in (dims or {}).items()},
+        bytes(model) if isinstance(model, bytearray | memoryview) else model,
+        {name: _shape(name, shape) for name, shape in _by_name("shapes", shapes).items()},
+        {name: _size(name, size) for name, size in _by_name("dims", dims).items()},
     )
     loaded.import_module()
     return loaded
+
+
+def _by_name(argument: str, values: Any) -> Mapping[str, Any]:
+    """A mapping from names; raises ArgumentTypeError for anything else."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise ArgumentTypeError(f"{argument}: expected a mapping from names, got {type(values).__name__}")
+    named = cast(Mapping[Any, Any], values)
+    for name in named:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"{argument}: names are strings, got {name!r}")
+    return named
+
+
+def _shape(name: str, value: Any) -> list[int]:
+    """A sequence of integers; raises ArgumentTypeError for what is none, InvalidInputError for other sizes."""
+    if not isinstance(value, Iterable):
+        raise ArgumentTypeError(f"'{name}': a shape is a sequence of integers, got {value!r}")
+    return [_size(name, size) for size in cast(Iterable[Any], value)]
 
 
 def _size(name: str, value: Any) -> int:
@@ -104,6 +125,14 @@ def _size(name: str, value: Any) -> int:
         return index(value)
     except TypeError:
         raise InvalidInputError(f"'{name}': sizes are integers, got {value!r}") from None
+
+
+def temporary_files(folder: Path, name: str) -> list[Path]:
+    """The files for the program of the model `name` as imported, and after each stage."""
+    return [
+        folder / f"{name}.{i}-{stage}.mlir"
+        for i, stage in enumerate(("import", "onnx", "dnn", "mem", "mlir"))
+    ]
 
 
 class Compilation:
@@ -138,7 +167,7 @@ class Compilation:
         """Writes the program after a stage to the folder for intermediate files, if there is one."""
         if self.save_temps is not None:
             self.save_temps.mkdir(parents=True, exist_ok=True)
-            path = self.save_temps / f"{self.model.name}.{len(self._run.done)}-{stage}.mlir"
+            path = temporary_files(self.save_temps, self.model.name)[len(self._run.done)]
             with replacing(path) as temporary:
                 temporary.write_text(text_of(self.module, locations=stage != "mlir"))
 
@@ -252,6 +281,7 @@ class Compilation:
             version=VERSION,
             pool_bytes=_count(self.module, POOL_BYTES),
             weights_bytes=_count(self.module, WEIGHTS_BYTES),
+            memory=self.options.memory,
             **({"pool_alignment": ALIGNMENT} if self.options.is_cuda else {}),
         )
 
@@ -323,6 +353,13 @@ class CompiledExecutable(Executable):
         super().__init__(model)
         self.compilation = compilation
 
+    def save(self, path: str | Path, weights: WeightsPlace = "embed") -> None:
+        """As `Executable.save`; raises UsageError, too, where a file of the model would be overwritten."""
+        path = Path(path)
+        written = [path, *([weights_path(path)] if weights == "file" else [])]
+        refuse_overwriting(written, self.compilation.model.files())
+        super().save(path, weights)
+
     def ir(self, stage: str) -> str:
         """The program after a stage, as text: onnx, dnn, mem, mlir or llvm."""
         return self.compilation.ir(stage)
@@ -345,13 +382,14 @@ def compile(
 
     `memory_limit` is in bytes; further `options` are the fields of `pipelines.Options`.
 
-    Raises UnsupportedModelError, MemoryLimitError, UsageError, and NoDeviceError for a GPU where there is none.
+    Raises UnsupportedModelError, MemoryLimitError, UsageError, ArgumentTypeError for an option of a wrong type or an
+    unknown one, and NoDeviceError for a GPU where there is none.
     """
     if not isinstance(model, Model):
         model = load(model)
     check_threads(threads)
-    chosen = Options(target=target, memory=cast(Any, memory), memory_limit=memory_limit, **options)
-    return compile_to_memory(Compilation(model, chosen))
+    given = {"target": target, "memory": memory, "memory_limit": memory_limit, **options}
+    return compile_to_memory(Compilation(model, make_options("compile", given)))
 
 
 def compile_to_memory(compilation: Compilation) -> CompiledExecutable:
@@ -360,21 +398,23 @@ def compile_to_memory(compilation: Compilation) -> CompiledExecutable:
 
     Raises NoDeviceError for a GPU where there is none.
     """
-    folder = Path(tempfile.mkdtemp(prefix="occamy-"))
+    folder = new_folder()
     try:
-        artefact = compilation.compiled(folder)
+        artefact = compilation.compiled(Path(folder.name))
         if isinstance(artefact, CompiledCudaModel):
-            executable = CompiledExecutable(compilation, CudaModel(artefact, folder))
+            executable = CompiledExecutable(compilation, CudaModel(artefact, Path(folder.name)))
         else:
             executable = CompiledExecutable(compilation, JitModel(artefact))
+        weakref.finalize(executable, remove, folder, in_finalizer=True)
     except BaseException:
-        rmtree(folder, ignore_errors=True)
+        remove(folder)
         raise
-    weakref.finalize(executable, rmtree, folder, True)
     return executable
 
 
 def check_threads(threads: int) -> None:
-    """Raises UsageError for a number of threads that is not supported."""
+    """Raises UsageError for a number of threads that is not supported, ArgumentTypeError for what is no number."""
+    if not isinstance(threads, int) or isinstance(threads, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArgumentTypeError(f"threads {threads!r}: expected a whole number")
     if threads != 1:
         raise UsageError(f"--threads {threads}: generated code runs on 1 thread so far")
