@@ -116,7 +116,7 @@ class MemoryBudget:
             report.pool_bytes,
             limit,
             report.peak_node,
-            [(t.name, t.bytes) for t in report.live_at_peak()[:5]],
+            report.largest_at_peak(5),
             self._advice(options, best, limit),
         )
 

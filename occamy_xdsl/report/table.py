@@ -35,8 +35,7 @@ def render_changes(old: MemoryReport, new: MemoryReport, top: int, *, terminal: 
     found = changes(old, new)
     totals = _table("", "old", "new", "change")
     for change in found.totals:
-        name = change.name.removesuffix("_bytes").replace("_", "-")
-        totals.add_row(name, f"{change.old:,}", f"{change.new:,}", f"{change.difference:+,}")
+        totals.add_row(change.label, f"{change.old:,}", f"{change.new:,}", f"{change.difference:+,}")
     parts: list[RenderableType] = [f"{old.model} to {new.model}, bytes", totals]
     if found.tensors:
         rows = _table("buffer", "old", "new", "change")
