@@ -31,13 +31,13 @@ def small_model() -> ModelProto:
 @pytest.mark.parametrize(
     ("stride", "signal", "command", "written"),
     [
-        pytest.param(1, "SIGTERM", "compile MODEL -o OUT/m.so", {"m.so"}, marks=pytest.mark.slow),
+        pytest.param(3, "SIGTERM", "compile MODEL -o OUT/m.so", {"m.so"}, marks=pytest.mark.slow),
         (9, "SIGTERM", "compile MODEL -o OUT/m.so --weights file", {"m.so", "m.so.weights"}),
         pytest.param(
-            *(1, "SIGHUP", "compile MODEL -o OUT/m --emit exe --weights file", {"m", "m.weights"}),
+            *(3, "SIGHUP", "compile MODEL -o OUT/m --emit exe --weights file", {"m", "m.weights"}),
             marks=pytest.mark.slow,
         ),
-        pytest.param(1, "SIGINT", "compile MODEL -o OUT/m.o --emit obj", {"m.o"}, marks=pytest.mark.slow),
+        pytest.param(3, "SIGINT", "compile MODEL -o OUT/m.o --emit obj", {"m.o"}, marks=pytest.mark.slow),
         (5, "SIGINT", "run MODEL --output OUT", {"y.npy"}),
         (4, "SIGHUP", "report MODEL --format html -o OUT/r.html", {"r.html"}),
     ],
