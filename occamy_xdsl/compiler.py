@@ -169,7 +169,7 @@ class Compilation:
             self.save_temps.mkdir(parents=True, exist_ok=True)
             path = temporary_files(self.save_temps, self.model.name)[len(self._run.done)]
             with replacing(path) as temporary:
-                temporary.write_text(text_of(self.module, locations=stage != "mlir"))
+                temporary.write_text(text_of(self.module, locations=stage != "mlir"), encoding="utf-8")
 
     def run_to(self, stage: str) -> None:
         """

@@ -99,7 +99,7 @@ def _run(tool: str, arguments: list[str], text: str) -> str:
     path, _ = find_tool(tool)
     try:
         done = subprocess.run(
-            [path, *arguments], input=text, capture_output=True, text=True, timeout=TIME_LIMIT
+            [path, *arguments], input=text, capture_output=True, encoding="utf-8", timeout=TIME_LIMIT
         )
     except subprocess.TimeoutExpired:
         raise ToolError(tool, f"no result after {TIME_LIMIT:g} s", _keep(tool, arguments, text)) from None
@@ -115,7 +115,7 @@ def _keep(tool: str, arguments: list[str], text: str) -> Path:
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     path = Path(tempfile.gettempdir()) / f"occamy-{tool}-{digest}.{suffix}"
     command = " ".join([tool, *(f"'{argument}'" for argument in arguments)])
-    path.write_text(f"{comment} {command}\n{text}")
+    path.write_text(f"{comment} {command}\n{text}", encoding="utf-8")
     return path
 
 

@@ -16,10 +16,13 @@ import typer
 from typer.exceptions import TyperException
 
 from occamy_xdsl.errors import OccamyError
+from occamy_xdsl.report.names import printable
 from occamy_xdsl.signals import exit_on_signals
 from occamy_xdsl.tools.commands import bench, check, compile, ops, report, run, tune, version
+from occamy_xdsl.tools.output import print_anything
 
 STDOUT = 1
+OUT_OF_MEMORY = 4
 INTERNAL_ERROR = 70
 INTERRUPTED = 128 + signal.SIGINT
 CLOSED_PIPE = 128 + signal.SIGPIPE
@@ -74,6 +77,7 @@ def occamy(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code of the command line `arguments`; without them, of that of the process."""
     if arguments is None:
+        print_anything()
         with exit_on_signals():
             return main(sys.argv[1:])
     # Accepted after the command, too: that is where one adds it when a command has failed.
@@ -129,12 +133,15 @@ def _fail(error: Exception, arguments: Sequence[str]) -> int:
         _say(f"{error.filename or 'standard output'}: {error.strerror or error}")
         return INTERNAL_ERROR
     fact = str(error).strip().splitlines() or [""]
+    if isinstance(error, MemoryError):
+        _say(f"out of memory: {fact[0] or 'this machine has too little for the model'}")
+        return OUT_OF_MEMORY
     _say(f"internal error: {type(error).__name__}: {fact[0]}; reproducer: {_reproducer(arguments)}")
     return INTERNAL_ERROR
 
 
 def _say(fact: str) -> None:
-    print(f"error: {fact}", file=sys.stderr)
+    print(f"error: {printable(fact)}", file=sys.stderr)
 
 
 def _reproducer(arguments: Sequence[str]) -> Path:
@@ -152,7 +159,7 @@ def _reproducer(arguments: Sequence[str]) -> Path:
     )
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     path = Path(tempfile.gettempdir()) / f"occamy-error-{digest}.txt"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 

@@ -20,6 +20,7 @@ from occamy_xdsl.errors import InvalidInputError, OccamyError
 from occamy_xdsl.files import refuse_overwriting, replacing
 from occamy_xdsl.pipelines import get_all_passes
 from occamy_xdsl.signals import exit_on_signals
+from occamy_xdsl.tools.output import print_anything
 from occamy_xdsl.tools.universe import get_onnx_frontend
 
 
@@ -216,6 +217,7 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def main(args: Sequence[str] | None = None) -> None:
     """Exits 1 with one `error:` line a fact for a fault of the input; a traceback is a fault of ours."""
     if args is None:
+        print_anything()
         with exit_on_signals():
             main(sys.argv[1:])
         return
@@ -228,6 +230,8 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except OccamyError as e:
         sys.exit("\n".join(f"error: {line}" for line in str(e).splitlines()))
+    except MemoryError as e:
+        sys.exit(f"error: out of memory: {e}")
     except (ArgSpecParseError, DiagnosticException, ParseError, OSError) as e:
         sys.exit(f"error: {message(e)}")
 

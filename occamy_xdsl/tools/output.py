@@ -3,15 +3,23 @@
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.files import refuse_overwriting, replacing
+from occamy_xdsl.report.names import printable
 
 
 def note(text: str) -> None:
     """One line that is not a result."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)
+
+
+def print_anything() -> None:
+    """From now on standard output shows characters that the locale cannot encode as escapes."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def check_writable(path: Path, *others: Path) -> None:
@@ -54,4 +62,4 @@ def write_text(path: Path, text: str) -> None:
         sys.stdout.write(text)
         return
     with replacing(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")

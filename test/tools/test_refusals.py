@@ -221,10 +221,10 @@ def test_interruption(occamy, net, monkeypatch):
     assert (done.code, done.out, done.err) == (130, "", "")
 
 
-def start(*arguments: object, stdout: int) -> subprocess.Popen[str]:
+def start(*arguments: object, stdout: int, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", tool.__name__, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(Path(tool.__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": str(Path(tool.__file__).parents[2])} | environment,
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -248,6 +248,27 @@ def test_full_disk():
         _, err = process.communicate(timeout=60)
     assert process.returncode == 70
     assert err == "error: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("format", ["table", "html"])
+def test_a_terminal_of_another_encoding(tmp_path, encoding, format):
+    """Characters that it has none of are escaped; files are in UTF-8 whatever the terminal has."""
+    graph = helper.make_graph(
+        [helper.make_node("Softmax", ["x"], ["a"], "\u03c0"), helper.make_node("Neg", ["a"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    options = ("report", tmp_path / "m.onnx", "--no-inplace", "--format", format)
+    process = start(*options, stdout=subprocess.PIPE, PYTHONIOENCODING=encoding)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert "\\u03c0" in out
+    process = start(*options, "-o", tmp_path / "out", stdout=subprocess.PIPE, PYTHONIOENCODING=encoding)
+    assert process.communicate(timeout=60) == ("", "")
+    assert "\u03c0" in (tmp_path / "out").read_text(encoding="utf-8")
 
 
 def test_missing_onnxruntime(occamy, net, monkeypatch):

@@ -12,6 +12,7 @@ import typer
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.files import refuse_overwriting, replacing, temporary_folder
+from occamy_xdsl.report.names import printable
 from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
 from occamy_xdsl.tools.output import check_writable, make_folder, note, progress, write_text
 
@@ -129,7 +130,7 @@ def run(
             bind.RTOL if rtol is None else rtol,
             bind.ATOL if atol is None else atol,
         )
-        print(comparison)
+        print(printable(str(comparison)))
         failed |= not comparison.equal
     if poison and not isinstance(executable, SimulatedModel):
         poisoned = executable.run(inputs, poison=True)
@@ -208,7 +209,9 @@ def pool_map(report: "MemoryReport") -> str:
     """Where each buffer is in the pool, and when."""
     placed = [t for t in report.tensors if t.offset is not None and t.alias_of is None]
     rows = (
-        f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  {t.kind} {t.name} of '{t.node}'"
+        printable(
+            f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  {t.kind} {t.name} of '{t.node}'"
+        )
         for t in sorted(placed, key=lambda t: (t.offset or 0, t.first))
     )
     return "\n".join([f"pool of {report.pool_bytes} bytes", *rows])
@@ -266,7 +269,7 @@ def summary(name: str, value: "Array") -> str:
     """Name, type and shape; least, mean and greatest element; the five greatest of a vector."""
     import numpy as np
 
-    line = f"{name}: {value.dtype.name}[{','.join(map(str, value.shape))}]"
+    line = f"{printable(name)}: {value.dtype.name}[{','.join(map(str, value.shape))}]"
     if not value.size:
         return f"{line} empty"
     wide = value.astype(np.float64)
