@@ -93,6 +93,22 @@ def refuse_overwriting(writes: Iterable[Path], reads: Iterable[Path]) -> None:
                 raise UsageError(f"{path}: {other} would be overwritten, choose another name")
 
 
+MAX_TEXT_BYTES = 2**28
+"""Bytes of the largest text that is read whole; devices such as /dev/zero never end."""
+
+
+def read_text(path: Path) -> str:
+    """
+    The text in a file or pipe, in UTF-8; bytes that are none become U+FFFD. Raises OSError, and ValueError for one of
+    more than `MAX_TEXT_BYTES`.
+    """
+    with path.open("rb") as file:
+        data = file.read(MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise ValueError(f"more than {MAX_TEXT_BYTES} bytes")
+    return data.decode("utf-8-sig", errors="replace")
+
+
 def is_same_file(one: Path, other: Path) -> bool:
     """Whether two paths are one file, or would be if it existed."""
     try:

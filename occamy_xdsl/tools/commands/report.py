@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from occamy_xdsl.errors import InvalidInputError, UsageError
+from occamy_xdsl.files import read_text
 from occamy_xdsl.tools.options import CompileOptions, ModelArgument, takes_compile_options
 from occamy_xdsl.tools.output import check_writable, progress, write_text
 
@@ -74,7 +75,7 @@ def read_report(path: Path) -> "MemoryReport":
     from occamy_xdsl.report.memory import MemoryReport
 
     try:
-        return MemoryReport.from_json(path.read_bytes().decode(errors="replace"))
+        return MemoryReport.from_json(read_text(path))
     except OSError as error:
         raise InvalidInputError(f"{path}: {error.strerror}") from None
     except ValueError as error:
