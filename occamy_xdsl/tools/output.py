@@ -5,6 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any, cast
 
 from occamy_xdsl.errors import UsageError
 from occamy_xdsl.files import refuse_overwriting, replacing
@@ -18,8 +19,9 @@ def note(text: str) -> None:
 
 def print_anything() -> None:
     """From now on standard output shows characters that the locale cannot encode as escapes."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    stream: object = sys.stdout
+    if isinstance(stream, TextIOWrapper):
+        cast("TextIOWrapper[Any]", stream).reconfigure(errors="backslashreplace")
 
 
 def check_writable(path: Path, *others: Path) -> None:
