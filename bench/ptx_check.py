@@ -18,8 +18,9 @@ from pathlib import Path
 import networks
 
 import occamy_xdsl as oc
-from occamy_xdsl.compiler import Compilation, text_of
+from occamy_xdsl.compiler import Compilation
 from occamy_xdsl.lowering.cuda import ptx
+from occamy_xdsl.pipeline_run import text_of
 from occamy_xdsl.pipelines import Options
 
 RESULT = Path(__file__).parent / "results" / "ptxas.md"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from occamy_xdsl import backend
     from occamy_xdsl.compiler import CompiledExecutable, Model, compile, load
     from occamy_xdsl.errors import (
+        ArgumentTypeError,
         InvalidInputError,
         InvalidModelError,
         MemoryLimitError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "ArgumentTypeError",
     "CompiledExecutable",
     "Executable",
     "InvalidInputError",
@@ -46,6 +48,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ArgumentTypeError": "errors",
     "CompiledExecutable": "compiler",
     "Executable": "runtime.executable",
     "InvalidInputError": "errors",

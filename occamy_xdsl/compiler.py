@@ -1,21 +1,14 @@
-"""From a model to something that runs: the stages of the pipeline, one after the other."""
+"""From a model to something that runs: loading, compiling, and what artefacts are written from."""
 
-import gc
-import tempfile
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from io import StringIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, cast
 
 import numpy as np
 from onnx import ModelProto
-from xdsl.context import Context
-from xdsl.dialects import get_all_dialects as get_upstream_dialects
 from xdsl.dialects import gpu
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -24,24 +17,17 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     ModuleOp,
     StringAttr,
-    TensorType,
 )
 from xdsl.dialects.func import CallOp
-from xdsl.passes import ModulePass, PassPipeline
-from xdsl.printer import Printer
-from xdsl.transforms import get_all_passes as get_upstream_passes
-from xdsl.utils.hints import isa
 
-from occamy_xdsl.analysis.liveness import sum_of_values
-from occamy_xdsl.dialects import get_all_dialects
-from occamy_xdsl.dialects.dnn import ConvOp, MallocOp, element_type_of, shape_of
+from occamy_xdsl.dialects.dnn import ConvOp
 from occamy_xdsl.dialects.location import node_name
-from occamy_xdsl.dialects.signature import function_named, input_names, result_names
-from occamy_xdsl.dialects.weights import WeightsRefAttr, numpy_dtype, to_array
-from occamy_xdsl.errors import InvalidInputError, MemoryLimitError, OccamyError, UsageError
-from occamy_xdsl.files import replacing
-from occamy_xdsl.importer import import_model
+from occamy_xdsl.dialects.weights import WeightsRefAttr, to_array
+from occamy_xdsl.errors import ArgumentTypeError, InvalidInputError, UsageError
+from occamy_xdsl.files import new_folder, refuse_overwriting, remove, replacing
+from occamy_xdsl.importer import ModelSource
 from occamy_xdsl.lowering import toolchain
+from occamy_xdsl.lowering.cpu.abi import WeightsPlace, weights_path
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
 from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, timed_ops
 from occamy_xdsl.lowering.cpu.emit import CompiledModel
@@ -53,102 +39,31 @@ from occamy_xdsl.lowering.cuda.select import problem_of
 from occamy_xdsl.lowering.cuda.steps import ALIGNMENT
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
+from occamy_xdsl.memory_budget import MemoryBudget, check_workspaces
+from occamy_xdsl.pipeline_run import PipelineRun, Starts, text_of
 from occamy_xdsl.pipelines import (
-    EXTRA_WORK,
-    ORIGINAL,
-    STRIPE_BUDGETS,
     Options,
-    flags,
-    get_all_passes,
-    in_mode,
-    levers,
-    passes_without_extra_work,
+    make_options,
     stages,
-    striped,
-    switched_off,
-    without_extra_work,
 )
-from occamy_xdsl.report.memory import BudgetStep, MemoryReport, ModeStep, PassStep, live_bytes
+from occamy_xdsl.report.memory import MemoryReport
 from occamy_xdsl.runtime.cuda import CudaModel
 from occamy_xdsl.runtime.executable import Array, Executable, LoadedModel
 from occamy_xdsl.runtime.jit import JitModel
-from occamy_xdsl.transforms.dnn_convert_to_pool import PLAN
-from occamy_xdsl.transforms.dnn_stripe import WHOLE_PEAK
 from occamy_xdsl.version import VERSION
-
-SILENT = (
-    "dce",
-    "onnx-infer-shapes",
-    "dnn-convert-if-to-select",
-    "dnn-stripe",
-    "dnn-expand-stripes",
-    "verify-dnn-pool",
-)
-"""Passes that change no memory, or whose effect shows only once tensors share memory again."""
-
 
 ELAPSED = "cudaEventElapsedTime"
 """The additional output of a profile on a GPU: milliseconds of each step."""
 
 
-def make_context() -> Context:
-    """A context that knows xDSL's dialects and ours."""
-    context = Context()
-    for name, factory in {**get_upstream_dialects(), **get_all_dialects()}.items():
-        context.register_dialect(name, factory)
-    return context
-
-
-def available_passes() -> dict[str, Callable[[], type[ModulePass]]]:
-    """xDSL's passes and ours."""
-    return {**get_upstream_passes(), **get_all_passes()}
-
-
-@contextmanager
-def _no_garbage_collection() -> Generator[None]:
-    """
-    Programs are so many objects that looking for garbage among them takes a third of a compilation, in vain:
-    most of them live to its end.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def text_of(module: ModuleOp, *, locations: bool = False) -> str:
-    """The module in custom assembly, with `loc(...)` after each op if asked for."""
-    stream = StringIO()
-    printer = Printer(stream, print_debuginfo=locations)
-    printer.print_op(module)
-    stream.write("\n")
-    return stream.getvalue()
-
-
 @dataclass(frozen=True)
-class Model:
+class Model(ModelSource):
     """
     A model to compile: where it comes from, and what its symbolic dimensions are.
 
     `source` is a path, the bytes of a model file, or a ModelProto; `shapes` gives whole input shapes by input
     name, `dims` sizes of symbolic dimensions by name, in elements.
     """
-
-    source: str | Path | bytes | ModelProto
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
-    dims: Mapping[str, int] = field(default_factory=dict[str, int])
-
-    @property
-    def name(self) -> str:
-        """The file's name without its suffix; "model" where there is no file."""
-        return Path(self.source).stem if isinstance(self.source, str | Path) else "model"
-
-    def import_module(self) -> ModuleOp:
-        """A new module in the onnx dialect. Raises what `import_model` raises."""
-        return import_model(self.source, self.shapes, self.dims)
 
     def memory_report(
         self, target: str = "cpu", *, budgets: bool = False, compare: bool = False, **options: Any
@@ -157,9 +72,10 @@ class Model:
         What the model will need, without generating code or reading weights.
 
         With `budgets`, also what it would need in stripes; with `compare`, what other ways of allocating would need:
-        that takes several plans. `options` are those of `occamy_xdsl.compile`. Raises UnsupportedModelError.
+        that takes several plans. `options` are those of `occamy_xdsl.compile`. Raises UnsupportedModelError, UsageError
+        for an option that cannot be honoured, and ArgumentTypeError for one of a wrong type or an unknown one.
         """
-        compilation = Compilation(self, Options(target=target, **options))
+        compilation = Compilation(self, make_options("memory_report", {"target": target, **options}))
         return compilation.report(budgets=budgets, compare=compare)
 
 
@@ -172,15 +88,35 @@ def load(
     A model from a path, bytes or ModelProto, checked by importing it once.
 
     Raises InvalidInputError for a wrong path, shape or dimension, UnsupportedModelError for a model that is
-    not valid ONNX.
+    not valid ONNX, and ArgumentTypeError for an argument of another type.
     """
     loaded = Model(
-        model,
-        {name: [_size(name, size) for size in shape] for name, shape in (shapes or {}).items()},
-        {name: _size(name, size) for name, size in (dims or {}).items()},
+        bytes(model) if isinstance(model, bytearray | memoryview) else model,
+        {name: _shape(name, shape) for name, shape in _by_name("shapes", shapes).items()},
+        {name: _size(name, size) for name, size in _by_name("dims", dims).items()},
     )
     loaded.import_module()
     return loaded
+
+
+def _by_name(argument: str, values: Any) -> Mapping[str, Any]:
+    """A mapping from names; raises ArgumentTypeError for anything else."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise ArgumentTypeError(f"{argument}: expected a mapping from names, got {type(values).__name__}")
+    named = cast(Mapping[Any, Any], values)
+    for name in named:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"{argument}: names are strings, got {name!r}")
+    return named
+
+
+def _shape(name: str, value: Any) -> list[int]:
+    """A sequence of integers; raises ArgumentTypeError for what is none, InvalidInputError for other sizes."""
+    if not isinstance(value, Iterable):
+        raise ArgumentTypeError(f"'{name}': a shape is a sequence of integers, got {value!r}")
+    return [_size(name, size) for size in cast(Iterable[Any], value)]
 
 
 def _size(name: str, value: Any) -> int:
@@ -191,17 +127,12 @@ def _size(name: str, value: Any) -> int:
         raise InvalidInputError(f"'{name}': sizes are integers, got {value!r}") from None
 
 
-_Signature = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
-
-
-@dataclass(frozen=True)
-class _Start:
-    """A program right before the passes that spend arithmetic on memory, and what was noted on the way there."""
-
-    module: ModuleOp
-    steps: tuple[PassStep, ...]
-    signature: _Signature | None
-    unshared_bytes: int
+def temporary_files(folder: Path, name: str) -> list[Path]:
+    """The files for the program of the model `name` as imported, and after each stage."""
+    return [
+        folder / f"{name}.{i}-{stage}.mlir"
+        for i, stage in enumerate(("import", "onnx", "dnn", "mem", "mlir"))
+    ]
 
 
 class Compilation:
@@ -213,51 +144,32 @@ class Compilation:
         options: Options,
         save_temps: Path | None = None,
         note: Callable[[str], None] = lambda text: None,
-        *,
-        starts: "dict[tuple[str, ...], _Start] | None" = None,
     ):
-        """
-        `note` is told in one line what meeting a memory limit costs. `starts` are those of other compilations of the
-        model, where this one begins if it can; it adds its own.
-        """
+        """`note` is told in one line what meeting a memory limit costs."""
         self.model = model
-        self.options = options
         self.save_temps = save_temps
-        self.note = note
-        self.context = make_context()
-        self.steps = list[PassStep]()
-        self._pending = stages(options)
-        self._signature: _Signature | None = None
-        self._report: MemoryReport | None = None
-        self._done = list[str]()
-        self._plans: dict[tuple[str, tuple[str, ...]], Compilation] = {}
-        """Other plans for the model, by the program before memory planning and the passes after it."""
-        self._base_is_pending = False
-        """Whether the report has yet to be told what the plan without extra work looks like."""
-        self._unshared_bytes = 0
-        self._starts = {} if starts is None else starts
-        start = self._starts.get(passes_without_extra_work(options))
-        if start is None:
-            self.module = model.import_module()
-        else:
-            self._begin(start)
+        starts: Starts = {}
+        self._run = PipelineRun(model, options, starts)
+        self._budget = MemoryBudget(model, starts, note)
         self._save("import")
 
-    def _begin(self, start: "_Start") -> None:
-        """Takes the passes up to `start` as done."""
-        self.module, self.steps = start.module.clone(), list(start.steps)
-        self._signature, self._unshared_bytes = start.signature, start.unshared_bytes
-        done, dnn_stage, *later = self._pending
-        rest = dnn_stage.passes[len(passes_without_extra_work(self.options)) :]
-        self._pending, self._done = [replace(dnn_stage, passes=rest), *later], [done.name]
+    @property
+    def options(self) -> Options:
+        """What was asked for, and from the mem stage on what meeting a memory limit took besides."""
+        return self._run.options
+
+    @property
+    def module(self) -> ModuleOp:
+        """The program after the last stage that has run."""
+        return self._run.module
 
     def _save(self, stage: str) -> None:
         """Writes the program after a stage to the folder for intermediate files, if there is one."""
         if self.save_temps is not None:
             self.save_temps.mkdir(parents=True, exist_ok=True)
-            path = self.save_temps / f"{self.model.name}.{len(self._done)}-{stage}.mlir"
+            path = temporary_files(self.save_temps, self.model.name)[len(self._run.done)]
             with replacing(path) as temporary:
-                temporary.write_text(text_of(self.module, locations=stage != "mlir"))
+                temporary.write_text(text_of(self.module, locations=stage != "mlir"), encoding="utf-8")
 
     def run_to(self, stage: str) -> None:
         """
@@ -265,54 +177,16 @@ class Compilation:
 
         Raises MemoryLimitError where the plan exceeds a limit whatever is tried.
         """
-        while stage not in self._done:
-            name = self._run_stage(stage)
+        while stage not in self._run.done:
+            name = self._run.run_stage(stage)
             if name == "mem":
-                self._choose_plan()
-                self._check_workspace_limit()
+                self._run = self._budget.choose(self._run)
+                check_workspaces(self._run.report, self.options.workspace_limit)
             # Of those on the way, the last one before lowering is enough; mlir-opt verifies what is lowered, and
             # sooner.
             if name in ("mem", stage) and name != "mlir":
                 self.module.verify()
             self._save(name)
-
-    def _run_stage(self, wanted: str) -> str:
-        """Runs the next stage on the way to the stage `wanted`, and returns its name."""
-        passes = available_passes()
-        current = self._pending.pop(0)
-        # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
-        passes_to_run = current.passes if current.name != "onnx" or wanted == "onnx" else ()
-        with _no_garbage_collection():
-            for text in passes_to_run:
-                name = text.partition("{")[0]
-                if name in EXTRA_WORK:
-                    self._keep_start()
-                PassPipeline.parse_spec(passes, text).apply(self.context, self.module)
-                if current.name != "mlir":
-                    self._observe(name)
-        self._done.append(current.name)
-        if current.name == "mem":
-            self._report = self._make_report()
-        return current.name
-
-    def _keep_start(self) -> None:
-        """Keeps the program for the plan without extra work, and for those that spend more."""
-        key = passes_without_extra_work(self.options)
-        if key not in self._starts:
-            program = self.module.clone()
-            self._starts[key] = _Start(program, tuple(self.steps), self._signature, self._unshared_bytes)
-
-    def _observe(self, name: str) -> None:
-        """Notes what later stages no longer show."""
-        if name == "convert-onnx-to-dnn":
-            main = function_named(self.module)
-            self._signature = (
-                _specs(input_names(main), [a.type for a in main.body.block.args]),
-                _specs(result_names(main), main.function_type.outputs.data),
-            )
-            self._unshared_bytes = sum_of_values(main.body.block)
-        if name not in SILENT:
-            self.steps.append(PassStep(name, live_bytes(self.module)))
 
     def report(self, *, budgets: bool = False, compare: bool = False) -> MemoryReport:
         """
@@ -321,212 +195,13 @@ class Compilation:
         With `budgets`, also what the model would need in stripes; with `compare`, with other ways of allocating.
         """
         self.run_to("mem")
-        assert self._report is not None
-        if self._base_is_pending:
-            base = self._planned(without_extra_work(self.options)).report()
-            waterfall = _with_extra_work(self.options, self._report, base)
-            self._report, self._base_is_pending = replace(self._report, waterfall=waterfall), False
-        return replace(
-            self._report,
-            budgets=self._budget_curve() if budgets else [],
-            modes=self._memory_modes() if compare else [],
-        )
-
-    def _make_report(self) -> MemoryReport:
-        return MemoryReport.of(
-            self.module,
-            model=self.model.name,
-            target=self.options.target,
-            memory=self.options.memory,
-            planner=self.options.planner if self.options.memory == "pool" else "none",
-            passes=self.steps,
-            streams_weights=self.options.stream_weights,
-            unshared_bytes=self._unshared_bytes,
-            forbidden=_forbidden(self.options),
-        )
-
-    def _planned(self, options: Options, model: Model | None = None) -> "Compilation":
-        """The model after planning with other options, whether or not within the limits; each plan is made once."""
-        other = Compilation(model or self.model, options, starts=self._starts if model is None else None)
-        while "dnn" not in other._done:
-            other._run_stage("mem")
-        key = text_of(other.module), tuple(stage.pipeline for stage in other._pending)
-        if key not in self._plans:
-            other._run_stage("mem")
-            self._plans[key] = other
-        return self._plans[key]
-
-    def _adopt(self, other: "Compilation") -> None:
-        """Continues with the plan of another compilation of the model."""
-        self.options, self.module, self.steps = other.options, other.module, other.steps
-        self._pending, self._signature, self._report = other._pending, other._signature, other._report
-
-    def _choose_plan(self) -> None:
-        """
-        Continues with the plan without extra work where it needs no more, or with the first that `levers` gives
-        which is within the limit. Raises MemoryLimitError.
-        """
-        limit, plain = self.options.memory_limit, without_extra_work(self.options)
-        peak = function_named(self.module).attributes.get(WHOLE_PEAK)
-        if limit is None and peak is not None and self.pool_bytes < cast(IntegerAttr[Any], peak).value.data:
-            self._base_is_pending = True
-            return
-        cheap = self if plain == self.options else self._planned(plain)
-        best = cheap if cheap.pool_bytes <= self.pool_bytes else self
-        levered = limit is not None and best.pool_bytes > limit
-        if limit is not None and levered:
-            best = self._within(limit, self.options, best)
-            if best.pool_bytes > limit:
-                raise self._refusal(limit, best)
-        report, base = best.report(), cheap.report()
-        if best is not cheap:
-            report = replace(report, waterfall=_with_extra_work(best.options, report, base))
-        if best is not self:
-            self._adopt(best)
-        if levered:
-            report = replace(report, limit_options=flags(best.options))
-            self.note(
-                f"memory limit of {limit} bytes met with {report.limit_options}: {report.pool_bytes} bytes instead "
-                f"of {base.pool_bytes}, {_extra_percent(report, base):g} % more arithmetic, {report.calls} kernel "
-                f"calls instead of {base.calls}"
-            )
-        self._report = report
-        self._plans.clear()
-
-    def _within(self, limit: int, options: Options, best: "Compilation") -> "Compilation":
-        """The first plan of those of `levers` whose pool is at most `limit` bytes, or the one with the smallest."""
-        for lever in levers(options):
-            other = self._planned(lever)
-            if other.pool_bytes < best.pool_bytes:
-                best = other
-            if best.pool_bytes <= limit:
-                break
-        return best
-
-    def _refusal(self, limit: int, best: "Compilation") -> MemoryLimitError:
-        """What is wrong with `best`, the smallest plan found, and what would help most."""
-        report = best.report()
-        return MemoryLimitError(
-            report.pool_bytes,
-            limit,
-            report.peak_node,
-            [(t.name, t.bytes) for t in report.live_at_peak()[:5]],
-            self._advice(best, limit),
-        )
-
-    def _budget_curve(self) -> list[BudgetStep]:
-        """The plan without extra work, and those with stripes within growing budgets."""
-        base = replace(self.options, memory_limit=None)
-        if base.memory != "pool" or not base.reuse:
-            return []
-        cheap = self._planned(without_extra_work(base))
-        steps = list[BudgetStep]()
-        for budget in (0.0, *STRIPE_BUDGETS):
-            best = cheap
-            if budget:
-                other = self._planned(striped(without_extra_work(base), budget))
-                best = other if other.pool_bytes < cheap.pool_bytes else cheap
-            report = best.report()
-            steps.append(
-                BudgetStep(
-                    options=flags(striped(base, budget)) if budget else "--stripe-budget 0%",
-                    stripe_budget=budget,
-                    pool_bytes=report.pool_bytes,
-                    arithmetic=report.arithmetic,
-                    extra_percent=_extra_percent(report, cheap.report()),
-                    calls=report.calls,
-                    weights_read_bytes=report.weights_read_bytes,
-                )
-            )
-        return steps
-
-    def _memory_modes(self) -> list[ModeStep]:
-        """The ways to find memory that the paper compares, with nothing that costs arithmetic."""
-        plans = {mode: self._planned(in_mode(self.options, mode)) for mode in ("eager", "lazy", "pool")}
-        reports = {mode: plan.report() for mode, plan in plans.items()}
-        heap_calls = {
-            mode: sum(isinstance(op, MallocOp) for op in plan.module.walk()) for mode, plan in plans.items()
-        }
-        inserted = {step.name: step.max_live_bytes for step in reports["pool"].passes}
-        module = self.model.import_module()
-        PassPipeline.parse_spec(available_passes(), ORIGINAL).apply(self.context, module)
-        original = cast(DictionaryAttr, function_named(module).attributes[PLAN]).data["pool_bytes"]
-        return [
-            ModeStep("eager", "all buffers up front", reports["eager"].pool_bytes, heap_calls["eager"]),
-            ModeStep("lazy", "buffers around each use", reports["lazy"].pool_bytes, heap_calls["lazy"]),
-            ModeStep(
-                "liveness",
-                "buffers from first to last use",
-                inserted["dnn-insert-memory-ops"],
-                heap_calls["eager"],
-            ),
-            ModeStep(
-                "original's pool",
-                "first fit, nothing in place",
-                cast(IntegerAttr[Any], original).value.data,
-                0,
-            ),
-            ModeStep("pool", "this compiler's plan", reports["pool"].pool_bytes, 0),
-        ]
+        return self._budget.report(self._run, budgets=budgets, compare=compare)
 
     @property
     def pool_bytes(self) -> int:
         """Bytes of the planned pool."""
         self.run_to("mem")
-        assert self._report is not None
-        return self._report.pool_bytes
-
-    def _advice(self, best: "Compilation", limit: int) -> str:
-        """
-        The change that makes the model fit, or else helps most, in one sentence: without an option that keeps the
-        pool large, and only then with levers or with smaller inputs. `best` is the smallest plan found.
-        """
-        plans = [(name, options, self._planned(options)) for name, options in switched_off(self.options)]
-        found = [(f"without {name}", plan.pool_bytes) for name, _, plan in plans]
-        if not any(pool_bytes <= limit for _, pool_bytes in found):
-            levered = [(name, plan, self._within(limit, options, plan)) for name, options, plan in plans]
-            found += [
-                (f"without {name} and with {flags(other.options)}", other.pool_bytes)
-                for name, plan, other in levered
-                if other is not plan
-            ]
-        if not any(pool_bytes <= limit for _, pool_bytes in found):
-            found += self._smaller_inputs(best.options, limit, best.pool_bytes)
-        text, pool_bytes = min(found, key=lambda change: change[1], default=("", best.pool_bytes))
-        if pool_bytes >= best.pool_bytes:
-            how = f"{flags(best.options)} needs" if flags(best.options) else "these options need"
-            return f"hint: {how} the least of all that was tried, only smaller inputs need less"
-        return f"hint: {text}, {pool_bytes} bytes are {'enough' if pool_bytes <= limit else 'needed'}"
-
-    def _smaller_inputs(self, options: Options, limit: int, needed: int) -> list[tuple[str, int]]:
-        """For each size of the inputs that the caller chose: the largest one tried that fits, or else 1."""
-        found = list[tuple[str, int]]()
-        for size, resize in _resizings(self.model):
-            count = size
-            while count > 1:
-                count = max(1, min(count // 2, size * limit // needed))
-                text, model = resize(count)
-                try:
-                    pool_bytes = self._planned(options, model).pool_bytes
-                except OccamyError:
-                    break  # the model does not work with that size
-                if pool_bytes <= limit or count == 1:
-                    found.append((f"with {text}", pool_bytes))
-                    break
-        return found
-
-    def _check_workspace_limit(self) -> None:
-        limit = self.options.workspace_limit
-        if limit is not None and (report := self.report()).workspace_bytes > limit:
-            largest = report.largest("workspace")
-            raise MemoryLimitError(
-                report.workspace_bytes,
-                limit,
-                largest[0].node,
-                [(f"{t.name} of {t.node}", t.bytes) for t in largest[:5]],
-                "hint: no kernel with a smaller workspace is known",
-                what="workspace",
-            )
+        return self._run.pool_bytes
 
     def ir(self, stage: str) -> str:
         """
@@ -544,7 +219,7 @@ class Compilation:
             return toolchain.translate_to_llvm(text_of(_part(self.module, kernels=False)))
         if stage == "llvm":
             return toolchain.translate_to_llvm(toolchain.run_mlir_opt(self.ir("mlir")))
-        if stage in self._done and self._done[-1] != stage:
+        if stage in self._run.done[:-1]:
             return Compilation(self.model, self.options).ir(stage)
         self.run_to(stage)
         return self._upstream_text() if stage == "mlir" else text_of(self.module)
@@ -589,8 +264,8 @@ class Compilation:
     def signature(self) -> Signature:
         """What a caller of the compiled model has to know."""
         self.run_to("mlir")
-        assert self._signature is not None
-        inputs, outputs = self._signature
+        assert self._run.signature is not None
+        inputs, outputs = self._run.signature
         if self.options.profile:
             calls = len(self.kernels())
             is_cuda = self.options.is_cuda
@@ -606,6 +281,7 @@ class Compilation:
             version=VERSION,
             pool_bytes=_count(self.module, POOL_BYTES),
             weights_bytes=_count(self.module, WEIGHTS_BYTES),
+            memory=self.options.memory,
             **({"pool_alignment": ALIGNMENT} if self.options.is_cuda else {}),
         )
 
@@ -633,58 +309,9 @@ class Compilation:
         )
 
 
-def _forbidden(options: Options) -> str:
-    """The option that keeps buffers from sharing memory, as the command line spells it."""
-    if options.memory != "pool":
-        return f"--memory {options.memory}"
-    if not options.reuse:
-        return "--no-reuse"
-    return "" if options.in_place else "--no-inplace"
-
-
-def _extra_percent(report: MemoryReport, base: MemoryReport) -> float:
-    """Arithmetic beyond that of another report, in percent."""
-    return round(100 * (report.arithmetic - base.arithmetic) / base.arithmetic, 2) if base.arithmetic else 0.0
-
-
-def _with_extra_work(options: Options, report: MemoryReport, base: MemoryReport) -> list[PassStep]:
-    """The waterfall of a plan with stripes or recomputation: that of the plan without, and what they change."""
-    names = {"stripes": options.stripes, "recomputation": options.recompute_budget}
-    name = ", ".join(name for name, budget in names.items() if budget) or "longer search"
-    extra = PassStep(name, report.max_live_bytes, _extra_percent(report, base))
-    return [*base.waterfall[:-1], extra, PassStep("packing", report.pool_bytes)]
-
-
-def _resizings(model: Model) -> list[tuple[int, Callable[[int], tuple[str, Model]]]]:
-    """
-    Sizes of the inputs that the caller chose: symbolic dimensions, and the batch in whole shapes. For each a function
-    from a smaller size to the options that say it, and the model with it.
-    """
-
-    def dimension(name: str) -> Callable[[int], tuple[str, Model]]:
-        return lambda size: (f"--dim {name}={size}", replace(model, dims={**model.dims, name: size}))
-
-    def batch(size: int) -> tuple[str, Model]:
-        shapes = {name: (size, *shape[1:]) for name, shape in model.shapes.items()}
-        text = " ".join(f"--shape {name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
-        return text, replace(model, shapes=shapes)
-
-    found = [(size, dimension(name)) for name, size in model.dims.items()]
-    leading = {shape[0] if shape else 0 for shape in model.shapes.values()}
-    return found + ([(leading.pop(), batch)] if len(leading) == 1 else [])
-
-
 def _part(module: ModuleOp, *, kernels: bool) -> ModuleOp:
     """A copy of the gpu.modules of a lowered module, or of all that is not in them."""
     return ModuleOp([op.clone() for op in module.ops if isinstance(op, gpu.ModuleOp) == kernels])
-
-
-def _specs(names: Sequence[str], types: Sequence[Any]) -> tuple[TensorSpec, ...]:
-    specs = list[TensorSpec]()
-    for name, type in zip(names, types, strict=True):
-        assert isa(type, TensorType)
-        specs.append(TensorSpec(name, numpy_dtype(element_type_of(type)).name, shape_of(type)))
-    return tuple(specs)
 
 
 def _count(module: ModuleOp, name: str) -> int:
@@ -726,6 +353,13 @@ class CompiledExecutable(Executable):
         super().__init__(model)
         self.compilation = compilation
 
+    def save(self, path: str | Path, weights: WeightsPlace = "embed") -> None:
+        """As `Executable.save`; raises UsageError, too, where a file of the model would be overwritten."""
+        path = Path(path)
+        written = [path, *([weights_path(path)] if weights == "file" else [])]
+        refuse_overwriting(written, self.compilation.model.files())
+        super().save(path, weights)
+
     def ir(self, stage: str) -> str:
         """The program after a stage, as text: onnx, dnn, mem, mlir or llvm."""
         return self.compilation.ir(stage)
@@ -748,13 +382,14 @@ def compile(
 
     `memory_limit` is in bytes; further `options` are the fields of `pipelines.Options`.
 
-    Raises UnsupportedModelError, MemoryLimitError, UsageError, and NoDeviceError for a GPU where there is none.
+    Raises UnsupportedModelError, MemoryLimitError, UsageError, ArgumentTypeError for an option of a wrong type or an
+    unknown one, and NoDeviceError for a GPU where there is none.
     """
     if not isinstance(model, Model):
         model = load(model)
     check_threads(threads)
-    chosen = Options(target=target, memory=cast(Any, memory), memory_limit=memory_limit, **options)
-    return compile_to_memory(Compilation(model, chosen))
+    given = {"target": target, "memory": memory, "memory_limit": memory_limit, **options}
+    return compile_to_memory(Compilation(model, make_options("compile", given)))
 
 
 def compile_to_memory(compilation: Compilation) -> CompiledExecutable:
@@ -763,21 +398,23 @@ def compile_to_memory(compilation: Compilation) -> CompiledExecutable:
 
     Raises NoDeviceError for a GPU where there is none.
     """
-    folder = Path(tempfile.mkdtemp(prefix="occamy-"))
+    folder = new_folder()
     try:
-        artefact = compilation.compiled(folder)
+        artefact = compilation.compiled(Path(folder.name))
         if isinstance(artefact, CompiledCudaModel):
-            executable = CompiledExecutable(compilation, CudaModel(artefact, folder))
+            executable = CompiledExecutable(compilation, CudaModel(artefact, Path(folder.name)))
         else:
             executable = CompiledExecutable(compilation, JitModel(artefact))
+        weakref.finalize(executable, remove, folder, in_finalizer=True)
     except BaseException:
-        rmtree(folder, ignore_errors=True)
+        remove(folder)
         raise
-    weakref.finalize(executable, rmtree, folder, True)
     return executable
 
 
 def check_threads(threads: int) -> None:
-    """Raises UsageError for a number of threads that is not supported."""
+    """Raises UsageError for a number of threads that is not supported, ArgumentTypeError for what is no number."""
+    if not isinstance(threads, int) or isinstance(threads, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArgumentTypeError(f"threads {threads!r}: expected a whole number")
     if threads != 1:
         raise UsageError(f"--threads {threads}: generated code runs on 1 thread so far")

@@ -1,6 +1,7 @@
 """The errors a user can meet, each with the exit code of the command line."""
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class OccamyError(Exception):
@@ -19,6 +20,10 @@ class UsageError(OccamyError):
     """An option, a file name or a combination of them cannot be honoured."""
 
     exit_code = 2
+
+
+class ArgumentTypeError(UsageError, TypeError):
+    """An argument of a Python function is of a wrong type, or the function has none of that name."""
 
 
 class UnsupportedModelError(OccamyError):
@@ -77,6 +82,7 @@ class MemoryLimitError(OccamyError):
         advice: str,
         what: str = "memory",
     ):
+        self._arguments = (needed, limit, peak_node, list(largest_tensors), advice, what)
         self.needed = needed
         self.limit = limit
         self.peak_node = peak_node
@@ -87,3 +93,7 @@ class MemoryLimitError(OccamyError):
             f"{what} limit: {needed} bytes needed, limit {limit} bytes; peak at node '{peak_node}'; "
             f"largest live tensors: {tensors}; {advice}"
         )
+
+    def __reduce__(self) -> tuple[type["MemoryLimitError"], tuple[Any, ...]]:
+        """Copies, and what comes from another process, are made from the arguments, not from the message."""
+        return MemoryLimitError, self._arguments

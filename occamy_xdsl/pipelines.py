@@ -1,15 +1,19 @@
 """The passes of the project, and the standard pipelines as text: one for each target and memory mode."""
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from importlib import import_module
 from itertools import takewhile
+from numbers import Real
+from operator import index
 from typing import Any, Literal, cast, get_args
 
 from xdsl.passes import ModulePass
 
-from occamy_xdsl.errors import UsageError
+from occamy_xdsl.errors import ArgumentTypeError, UsageError
 
 Memory = Literal["pool", "lazy", "eager"]
 Optimize = Literal["memory", "balanced", "speed"]
@@ -65,6 +69,34 @@ def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
     return {name: loader(package, name) for package, names in PASSES.items() for name in names}
 
 
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _path(value: Any) -> str:
+    return _string(os.fspath(value))
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return index(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError
+    return float(value)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
 @dataclass(frozen=True)
 class Options:
     """What a compilation may be asked for. The defaults are those of the command line."""
@@ -103,7 +135,8 @@ class Options:
     """Whether runs note the time of each kernel call, in an additional output."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what cannot be honoured, rather than ignore it."""
+        """Raises UsageError for what cannot be honoured, rather than ignore it, ArgumentTypeError for wrong types."""
+        self._check_types()
         # Importing LLVM and the planners takes longer than most commands of occamy-opt.
         from occamy_xdsl.lowering.toolchain import Isa
         from occamy_xdsl.planning.planners import PLANNERS
@@ -133,11 +166,11 @@ class Options:
                 raise UsageError(f"{name} '{value}': expected one of {', '.join(known)}")
         limits: dict[str, Any] = {"memory_limit": self.memory_limit, "workspace_limit": self.workspace_limit}
         for name, value in limits.items():
-            if value is not None and not (isinstance(value, int) and value >= 0):
-                raise UsageError(f"{name} {value!r}: expected a whole number of bytes")
+            if value is not None and value < 0:
+                raise UsageError(f"{name} {value}: expected a whole number of bytes")
         budgets: dict[str, Any] = {"stripe": self.stripe_budget, "recompute": self.recompute_budget}
         for name, value in budgets.items():
-            if value is not None and not (isinstance(value, int | float) and 0 <= value < float("inf")):
+            if value is not None and not 0 <= value < float("inf"):
                 raise UsageError(f"{name} budget {value}: expected a percentage from 0 on")
         if self.stripe_budget and (self.memory != "pool" or not self.reuse):
             raise UsageError(
@@ -147,6 +180,30 @@ class Options:
             raise UsageError(
                 f"memory '{self.memory}': planner, reuse and in-place results are of memory 'pool' only"
             )
+
+    def _check_types(self) -> None:
+        """Other spellings of a value, such as numpy's numbers and paths, become the type that the field has."""
+        kinds: tuple[tuple[tuple[str, ...], str, Callable[[Any], Any]], ...] = (
+            (("target", "memory", "planner", "optimize", "tuning_device"), "a string", _string),
+            (("tuning",), "a path", _path),
+            (("memory_limit", "workspace_limit"), "a whole number of bytes", _integer),
+            (("stripe_budget", "recompute_budget"), "a percentage as a number", _number),
+            (
+                ("fuse", "reuse", "in_place", "reorder", "cubin", "stream_weights", "profile"),
+                "True or False",
+                _truth,
+            ),
+        )
+        defaults = {f.name: f.default for f in fields(self)}
+        for names, kind, convert in kinds:
+            for name in names:
+                value = getattr(self, name)
+                if value is None and defaults[name] is None:
+                    continue
+                try:
+                    object.__setattr__(self, name, convert(value))
+                except TypeError:
+                    raise ArgumentTypeError(f"{name} {value!r}: expected {kind}") from None
 
     def _check_cuda(self) -> None:
         from occamy_xdsl.lowering.cuda.ptx import CHIPS
@@ -184,6 +241,17 @@ class Options:
         PTX for one architecture runs on all later ones, so a GPU of no name is the oldest that CUDA 13 has.
         """
         return self.target.partition(":")[2] or ("sm_75" if self.is_cuda else "host")
+
+
+def make_options(function: str, given: Mapping[str, Any]) -> Options:
+    """The options that a caller of `function` gave by name; raises ArgumentTypeError for unknown names, too."""
+    known = [field.name for field in fields(Options)]
+    for name in given:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f", did you mean '{close[0]}'?" if close else f", the options are: {', '.join(known)}"
+            raise ArgumentTypeError(f"{function}() got an unexpected keyword argument '{name}'{hint}")
+    return Options(**given)
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,14 @@ from random_nets import (
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import PassPipeline
 
-from occamy_xdsl.compiler import Compilation, Model, available_passes, compile_to_memory, make_context
+from occamy_xdsl.compiler import Compilation, Model, compile_to_memory
 from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.errors import MemoryLimitError, UnsupportedModelError
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.interpreters.buffer import run_buffers
 from occamy_xdsl.interpreters.value import run_values
 from occamy_xdsl.lowering.cpu.emit import write_library
+from occamy_xdsl.pipeline_run import available_passes, make_context
 from occamy_xdsl.pipelines import Options, stages
 from occamy_xdsl.runtime.executable import POISON, Executable, LibraryModel
 

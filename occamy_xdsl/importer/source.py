@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from occamy_xdsl.errors import InvalidInputError, InvalidModelError
+from occamy_xdsl.errors import ArgumentTypeError, InvalidInputError, InvalidModelError
 
 LARGE = 1024
 """Bytes of raw tensor data above which they are left in place."""
@@ -54,12 +55,15 @@ def read(model: str | Path | bytes | ModelProto) -> Source:
     """
     A model from a path, its bytes or its object.
 
-    Raises InvalidInputError for a file that cannot be read, InvalidModelError for one that is no ONNX model.
+    Raises InvalidInputError for a file that cannot be read, InvalidModelError for one that is no ONNX model, and
+    ArgumentTypeError for anything else.
     """
     if isinstance(model, ModelProto):
         return _checked(Source(model, "<model>", None, memoryview(b"")))
     if isinstance(model, bytes):
         return _checked(Source(_parse(memoryview(model), "<model>"), "<model>", None, memoryview(model)))
+    if not isinstance(model, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may err
+        raise ArgumentTypeError(f"a model is a path, bytes or a ModelProto, got {type(model).__name__}")
     path = Path(model)
     try:
         with path.open("rb") as file:
@@ -67,7 +71,46 @@ def read(model: str | Path | bytes | ModelProto) -> Source:
             data = memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as e:
         raise InvalidInputError(f"{path}: {e.strerror or e}") from None
+    except ValueError as e:  # a name with a null character
+        raise InvalidInputError(f"{str(path)!r}: {e}") from None
     return _checked(Source(_parse(data, str(path)), str(path), path.parent, data))
+
+
+def data_files(source: Source) -> list[Path]:
+    """The files in which tensors of a model have their data, as far as the model may name them."""
+    if source.folder is None:
+        return []
+    locations = {
+        entry.value: None
+        for tensor in _tensors(source.model)
+        if tensor.data_location == TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location" and entry.value
+    }
+    return [source.folder / location for location in locations]
+
+
+def _tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """All tensors of a model, those in attributes of nodes and in their subgraphs included."""
+    yield from _tensors_of_graph(model.graph)
+    for function in model.functions:
+        yield from _tensors_of_nodes(function.node)
+
+
+def _tensors_of_graph(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        yield from (attribute.t, *attribute.tensors)
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (sparse.values, sparse.indices)
+        for graph in (attribute.g, *attribute.graphs):
+            yield from _tensors_of_graph(graph)
 
 
 def _checked(source: Source) -> Source:

@@ -6,6 +6,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,21 +65,37 @@ _SUMMARY = re.compile(r"collect2: error: ld returned|clang.*: error: linker comm
 def _link(options: Sequence[str], objects: Sequence[Path], output: Path, machine: str) -> None:
     compiler = find_compiler(machine)
     command = [*compiler, *options, "-o", str(output), *map(str, objects), "-lm", "-lpthread"]
+    # Paths in the assembly of `embed_file` are relative to the folder of the objects.
+    status, said = _run(command, objects[0].parent)
+    if status:
+        # The compiler ends with a line that the linker failed; what is wrong stands before it.
+        lines = [line for line in said.strip().splitlines() if not _SUMMARY.match(line)]
+        lines = lines or [f"exit status {status}"]
+        fact = next((line for line in lines if "error" in line or "undefined" in line), lines[-1])
+        raise UsageError(f"linking failed: {command[0]}: {fact}")
+
+
+def _run(command: Sequence[str], folder: Path) -> tuple[int, str]:
+    """
+    Exit status of a C compiler that runs in `folder`, and what it said. It leaves no process and, outside of
+    `folder`, no file, even where it is stopped.
+    """
+    pipe, environment = subprocess.PIPE, {**os.environ, "TMPDIR": str(folder)}
     try:
-        # Paths in the assembly of `embed_file` are relative to the folder of the objects.
-        done = subprocess.run(
-            command, cwd=objects[0].parent, capture_output=True, text=True, timeout=TIME_LIMIT
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True, process_group=0
         )
     except OSError as error:
         raise UsageError(f"the C compiler does not start: {error}") from None
-    except subprocess.TimeoutExpired:
-        raise UsageError(f"the C compiler gave no result after {TIME_LIMIT:g} s") from None
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        # The compiler ends with a line that the linker failed; what is wrong stands before it.
-        lines = [line for line in lines if not _SUMMARY.match(line)] or [f"exit status {done.returncode}"]
-        fact = next((line for line in lines if "error" in line or "undefined" in line), lines[-1])
-        raise UsageError(f"linking failed: {command[0]}: {fact}")
+    with process:
+        try:
+            out, err = process.communicate(timeout=TIME_LIMIT)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise UsageError(f"the C compiler gave no result after {TIME_LIMIT:g} s") from None
+            raise
+    return process.returncode, err or out
 
 
 # No build identifier and only needed libraries: the same objects give the same bytes.

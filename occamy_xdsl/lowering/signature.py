@@ -101,6 +101,8 @@ class Signature:
     pool_bytes: int
     weights_bytes: int
     pool_alignment: int = 64
+    memory: str = "pool"
+    """`pool`, or `lazy` or `eager` for a model whose runs allocate their buffers."""
 
     @property
     def is_cuda(self) -> bool:
@@ -119,6 +121,7 @@ class Signature:
             "pool_bytes": self.pool_bytes,
             "pool_alignment": self.pool_alignment,
             "weights_bytes": self.weights_bytes,
+            "memory": self.memory,
         }
         return json.dumps(tensors | rest)
 

@@ -16,6 +16,7 @@ from typing import Any
 import llvmlite.binding as _llvm  # pyright: ignore[reportMissingTypeStubs]
 
 from occamy_xdsl.errors import UsageError
+from occamy_xdsl.files import temporary_folder
 
 llvm: Any = _llvm  # llvmlite is not annotated
 
@@ -98,7 +99,7 @@ def _run(tool: str, arguments: list[str], text: str) -> str:
     path, _ = find_tool(tool)
     try:
         done = subprocess.run(
-            [path, *arguments], input=text, capture_output=True, text=True, timeout=TIME_LIMIT
+            [path, *arguments], input=text, capture_output=True, encoding="utf-8", timeout=TIME_LIMIT
         )
     except subprocess.TimeoutExpired:
         raise ToolError(tool, f"no result after {TIME_LIMIT:g} s", _keep(tool, arguments, text)) from None
@@ -114,7 +115,7 @@ def _keep(tool: str, arguments: list[str], text: str) -> Path:
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     path = Path(tempfile.gettempdir()) / f"occamy-{tool}-{digest}.{suffix}"
     command = " ".join([tool, *(f"'{argument}'" for argument in arguments)])
-    path.write_text(f"{comment} {command}\n{text}")
+    path.write_text(f"{comment} {command}\n{text}", encoding="utf-8")
     return path
 
 
@@ -141,8 +142,8 @@ def assemble_ptx(text: str, chip: str) -> bytes:
     Raises UsageError if there is no ptxas or it does not know the architecture, ToolError for our bugs.
     """
     tool = find_ptxas()
-    with tempfile.TemporaryDirectory(prefix="occamy-") as folder:
-        source = Path(folder) / "kernels.ptx"
+    with temporary_folder() as folder:
+        source = folder / "kernels.ptx"
         output = source.with_suffix(".cubin")
         source.write_text(text)
         command = [tool, f"-arch={chip}", source, "-o", output]

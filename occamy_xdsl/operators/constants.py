@@ -63,6 +63,7 @@ def range_(node: Node, emit: Emitter) -> SSAValue:
     if delta == 0:
         node.reject("delta is 0")
     count = max(ceil((limit - start) / delta), 0)
+    emit.check_computed(count, node.element())
     values: list[Any] = [start + i * delta for i in range(count)]
     return emit.constant(np.array(values), node.element())
 

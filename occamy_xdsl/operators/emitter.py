@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 MAX_GROWTH = 8192
 """Bytes up to which a folded value may be larger than the constants it replaces."""
 
+MAX_TENSOR_BYTES = 2**40
+"""Bytes of the largest tensor: more than any machine has for one, and far from where sums of sizes overflow."""
+
+MAX_COMPUTED_BYTES = 2**31
+"""Bytes of the largest constant that a rule computes, rather than reads or repeats."""
+
 UNROLL = 256
 """Nodes that take no longer to compile than a loop."""
 
@@ -63,6 +69,10 @@ ELEMENT_TYPES = frozenset[Attribute](
 
 class InvalidNodeError(Exception):
     """The node contradicts its operator's specification; the text is the fact."""
+
+
+class UnsupportedNodeError(Exception):
+    """The node is valid, and beyond what the compiler supports; the text is the reason."""
 
 
 def known_array(value: SSAValue) -> Array | None:
@@ -162,6 +172,12 @@ class Emitter:
             self.block = around
 
     def _append(self, op: Operation) -> Sequence[SSAValue]:
+        for result in op.results:
+            if isinstance(result.type, TensorType) and byte_size(result) > MAX_TENSOR_BYTES:
+                raise UnsupportedNodeError(
+                    f"{byte_size(result)} bytes of a tensor of shape {list(shape_of(result))} are too many, "
+                    f"at most {MAX_TENSOR_BYTES} are possible"
+                )
         op.location = self.location
         self.block.add_op(op)
         return op.results
@@ -232,8 +248,14 @@ class Emitter:
         dtype, type = numpy_dtype(element), TensorType(element, shape)
         return self._constant(dense_or_ref(Weights.splat(number, dtype, tuple(shape))), type)
 
+    def check_computed(self, count: int, element: Attribute) -> None:
+        """Raises UnsupportedNodeError where a constant of `count` elements is too large to be computed."""
+        if count * numpy_dtype(element).itemsize > MAX_COMPUTED_BYTES:
+            raise UnsupportedNodeError(f"a constant of {count} elements is too large to be computed")
+
     def positions(self, size: int, axis: int, rank: int) -> SSAValue:
         """0 to `size` - 1 (i64) along dimension `axis` of `rank`; the others have size 1."""
+        self.check_computed(size, i64)
         return self.constant(np.arange(size).reshape([size if d == axis else 1 for d in range(rank)]), i64)
 
     # ---- Scalar work

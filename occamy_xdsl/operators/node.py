@@ -10,16 +10,12 @@ from xdsl.dialects.builtin import NoneType
 from xdsl.ir import Attribute, SSAValue
 
 from occamy_xdsl.dialects.dnn import element_type_of, shape_of
-from occamy_xdsl.operators.emitter import InvalidNodeError, known_array
+from occamy_xdsl.operators.emitter import InvalidNodeError, UnsupportedNodeError, known_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from occamy_xdsl.dialects.onnx import OnnxOp
-
-
-class UnsupportedNodeError(Exception):
-    """The node is valid, and beyond what the compiler supports; the text is the reason."""
 
 
 class ReportedNodeError(Exception):

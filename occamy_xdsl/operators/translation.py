@@ -19,12 +19,19 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from occamy_xdsl.dialects import dnn, onnx
-from occamy_xdsl.dialects.dnn import ValueType, element_type_of, shape_of
+from occamy_xdsl.dialects.dnn import ValueType, byte_size, element_type_of, shape_of
 from occamy_xdsl.dialects.signature import argument_attributes, argument_names
 from occamy_xdsl.dialects.weights import string_value
-from occamy_xdsl.errors import InvalidInputError
-from occamy_xdsl.operators.emitter import ELEMENT_TYPES, UNROLL, Emitter, InvalidNodeError
-from occamy_xdsl.operators.node import Node, ReportedNodeError, UnsupportedNodeError
+from occamy_xdsl.errors import InvalidInputError, UnsupportedModelError
+from occamy_xdsl.operators.emitter import (
+    ELEMENT_TYPES,
+    MAX_TENSOR_BYTES,
+    UNROLL,
+    Emitter,
+    InvalidNodeError,
+    UnsupportedNodeError,
+)
+from occamy_xdsl.operators.node import Node, ReportedNodeError
 from occamy_xdsl.operators.registry import find_operator
 from occamy_xdsl.operators.schema_inference import infer_by_schema
 
@@ -76,7 +83,7 @@ def translate(function: FuncOp, unroll: int = UNROLL) -> Translation:
     Translates `function` of the onnx dialect; it stays as it is. A loop of a known number of iterations is unrolled
     where at most `unroll` nodes come of it, or where it could not stay a loop.
 
-    Raises InvalidInputError where an argument has no static shape.
+    Raises InvalidInputError where an argument has no static shape, UnsupportedModelError where one is too large.
     """
     require_static_arguments(function)
     source = function.body.block
@@ -91,7 +98,10 @@ def translate(function: FuncOp, unroll: int = UNROLL) -> Translation:
 
 
 def require_static_arguments(function: FuncOp) -> None:
-    """Raises InvalidInputError that lists the dimensions of the arguments that are not bound."""
+    """
+    Raises InvalidInputError that lists the dimensions of the arguments that are not bound, UnsupportedModelError for an
+    argument that is too large.
+    """
     unbound = list[str]()
     names = argument_names(function)
     for argument, attributes in zip(function.body.block.args, argument_attributes(function), strict=True):
@@ -118,6 +128,10 @@ def require_static_arguments(function: FuncOp) -> None:
         unbound.append(f"input '{name}' is {shown}: give {hint}")
     if unbound:
         raise InvalidInputError("\n".join(["unbound dimensions", *unbound]))
+    for argument in function.body.block.args:
+        if _element(argument) in ELEMENT_TYPES and byte_size(argument) > MAX_TENSOR_BYTES:
+            fact = f"{byte_size(argument)} bytes, at most {MAX_TENSOR_BYTES} are possible"
+            raise UnsupportedModelError(f"input '{names[argument.index]}' has {fact}")
 
 
 @dataclass

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from occamy_xdsl.errors import UsageError
-from occamy_xdsl.files import replacing
+from occamy_xdsl.files import read_text, replacing
 from occamy_xdsl.planning.csv import read_buffers, write_buffers
 from occamy_xdsl.planning.intervals import Buffer
 from occamy_xdsl.planning.planners import PLANNERS, plan
+from occamy_xdsl.signals import exit_on_signals
 
 
 class _Parser(argparse.ArgumentParser):
@@ -37,8 +38,7 @@ def _parser() -> argparse.ArgumentParser:
 def _read(path: str) -> list[Buffer]:
     if path == "-":
         return read_buffers(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", newline=""))
-    with Path(path).open(encoding="utf-8-sig", newline="") as file:
-        return read_buffers(file)
+    return read_buffers(io.StringIO(read_text(Path(path)), newline=""))
 
 
 def _write(path: str, buffers: Sequence[Buffer], offsets: Sequence[int]) -> None:
@@ -86,4 +86,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with exit_on_signals():
+        sys.exit(main())

@@ -20,6 +20,11 @@ class Change:
     def difference(self) -> int:
         return self.new - self.old
 
+    @property
+    def label(self) -> str:
+        """The name for reading: that of a total without its unit."""
+        return self.name.removesuffix("_bytes").replace("_", "-") if self.name in TOTALS else self.name
+
 
 @dataclass(frozen=True)
 class Changes:

@@ -1,9 +1,11 @@
 """The memory report as one HTML page without external resources: a map of the pool over time."""
 
+from collections.abc import Sequence
 from html import escape
 from string import Template
 from zlib import crc32
 
+from occamy_xdsl.report.changes import Change, changes
 from occamy_xdsl.report.memory import MemoryReport, Tensor
 from occamy_xdsl.report.sizes import format_size
 
@@ -26,8 +28,7 @@ $fragment
 </html>
 """)
 
-_FRAGMENT = Template("""\
-<div class="occamy-report">
+_STYLE = """\
 <style>
 .occamy-report { font: 14px/1.4 system-ui, sans-serif; color: #222; background: #fff; max-width: 1120px; }
 .occamy-report table { border-collapse: collapse; margin: 0 0 1.5em; }
@@ -38,7 +39,11 @@ _FRAGMENT = Template("""\
 .occamy-report svg text { font-size: 12px; fill: #444; }
 .occamy-report rect.buffer { stroke: #fff; stroke-width: .5; }
 .occamy-report rect.buffer:hover { stroke: #000; stroke-width: 2; }
-</style>
+</style>"""
+
+_FRAGMENT = Template("""\
+<div class="occamy-report">
+$style
 <h2>$model</h2>
 <p>target $target, memory $memory, planner $planner; peak at node $peak_node$order</p>
 $totals
@@ -56,9 +61,56 @@ $peak
 """)
 
 
+_CHANGES = Template("""\
+<div class="occamy-report">
+$style
+<h2>$title</h2>
+$targets
+$totals
+<h3>Buffers that changed: $count</h3>
+$tensors
+<h3>Pool over time, before</h3>
+$before
+<h3>Pool over time, after</h3>
+$after
+</div>
+""")
+
+
 def page(report: MemoryReport) -> str:
     """A complete document."""
     return _PAGE.substitute(model=escape(report.model), fragment=fragment(report))
+
+
+def changes_page(old: MemoryReport, new: MemoryReport) -> str:
+    """A complete document with the totals of two reports, all buffers that changed, and both pools on one scale."""
+    found = changes(old, new)
+    title = f"{old.model} to {new.model}" if old.model != new.model else f"{new.model}, old and new"
+    most = max(_height(old), _height(new))
+    content = _CHANGES.substitute(
+        style=_STYLE,
+        title=escape(title),
+        targets=_table(
+            ("", "target", "memory", "planner", "peak at node"),
+            [
+                (name, report.target, report.memory, report.planner, report.peak_node)
+                for name, report in (("old", old), ("new", new))
+            ],
+        ),
+        totals=_change_table("", found.totals),
+        count=len(found.tensors),
+        tensors=_change_table("buffer", found.tensors) if found.tensors else "",
+        before=memory_map(old, most),
+        after=memory_map(new, most),
+    )
+    return _PAGE.substitute(model=escape(title), fragment=content)
+
+
+def _change_table(first: str, rows: Sequence[Change]) -> str:
+    return _table(
+        (first, "old", "new", "change"),
+        [(c.label, f"{c.old:,}", f"{c.new:,}", f"{c.difference:+,}" if c.difference else "0") for c in rows],
+    )
 
 
 def fragment(report: MemoryReport) -> str:
@@ -72,6 +124,7 @@ def fragment(report: MemoryReport) -> str:
         ("inputs and outputs of the caller", report.io_bytes),
     )
     return _FRAGMENT.substitute(
+        style=_STYLE,
         model=escape(report.model),
         target=escape(report.target),
         memory=escape(report.memory),
@@ -179,15 +232,20 @@ def _modes(report: MemoryReport) -> str:
     return f"<h3>Other ways to allocate</h3>\n{_table(header, list(rows))}"
 
 
-def memory_map(report: MemoryReport) -> str:
+def _height(report: MemoryReport) -> int:
+    """Bytes up to which a map has to reach."""
+    return max(report.pool_bytes, report.max_live_bytes, 1)
+
+
+def memory_map(report: MemoryReport, most: int | None = None) -> str:
     """
-    An SVG of the pool: position in time to the right, address upwards, one rectangle a buffer.
+    An SVG of the pool: position in time to the right, address upwards to `most` bytes, one rectangle a buffer.
 
     The curve is the sum of bytes live at each position. Buffers outside a pool have no address and are left
     out.
     """
     positions = max(len(report.timeline), 1)
-    most = max(report.pool_bytes, report.max_live_bytes, 1)
+    most = most or _height(report)
 
     def x(position: float) -> str:
         return f"{_LEFT + position * WIDTH / positions:.2f}"
@@ -252,4 +310,4 @@ def _table(header: tuple[str, ...], rows: list[tuple[str | int, ...]]) -> str:
 
 
 def _is_number(cell: str | int) -> bool:
-    return str(cell).replace(",", "").isdigit()
+    return str(cell).lstrip("+-").replace(",", "").isdigit()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -293,6 +294,16 @@ class MemoryReport:
             t for t in self.tensors if t.kind in ("activation", "workspace") and t.is_live(self.peak_position)
         ]
         return sorted(live, key=lambda t: (-t.bytes, t.name))
+
+    def largest_at_peak(self, count: int) -> list[tuple[str, int]]:
+        """
+        Names and bytes of the largest tensors live at the peak. Buffers for parts of one tensor, as stripes need them,
+        count together; a workspace is told by its node.
+        """
+        sizes = Counter[str]()
+        for t in self.live_at_peak():
+            sizes[f"{t.name} of {t.node}" if t.kind == "workspace" else t.name] += t.bytes
+        return sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:count]
 
     def largest(self, kind: Kind) -> list[Tensor]:
         """The tensors of one kind, largest first."""

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from occamy_xdsl.report.changes import changes
 from occamy_xdsl.report.memory import MemoryReport
+from occamy_xdsl.report.names import printable
 from occamy_xdsl.report.sizes import format_size
 
 COLUMNS = 110
@@ -35,14 +36,13 @@ def render_changes(old: MemoryReport, new: MemoryReport, top: int, *, terminal: 
     found = changes(old, new)
     totals = _table("", "old", "new", "change")
     for change in found.totals:
-        name = change.name.removesuffix("_bytes").replace("_", "-")
-        totals.add_row(name, f"{change.old:,}", f"{change.new:,}", f"{change.difference:+,}")
-    parts: list[RenderableType] = [f"{old.model} to {new.model}, bytes", totals]
+        totals.add_row(change.label, f"{change.old:,}", f"{change.new:,}", f"{change.difference:+,}")
+    parts: list[RenderableType] = [printable(f"{old.model} to {new.model}, bytes"), totals]
     if found.tensors:
         rows = _table("buffer", "old", "new", "change")
         for change in found.tensors[:top]:
             rows.add_row(
-                change.name,
+                printable(change.name),
                 f"{change.old or '-':,}" if change.old else "-",
                 f"{change.new:,}" if change.new else "-",
                 f"{change.difference:+,}",
@@ -52,7 +52,13 @@ def render_changes(old: MemoryReport, new: MemoryReport, top: int, *, terminal: 
 
 
 def _console(terminal: bool) -> Console:
-    return Console(force_terminal=terminal, width=None if terminal else COLUMNS, highlight=False)
+    return Console(
+        force_terminal=terminal,
+        width=None if terminal else COLUMNS,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
 def _text(console: Console, parts: Iterable[RenderableType]) -> str:
@@ -98,7 +104,7 @@ def _totals(report: MemoryReport) -> RenderableType:
         ("input, output", report.io_bytes, "the caller's"),
     ):
         table.add_row(name, format_size(size), f"{size:,} B", comment)
-    heading = Text(f"{report.model}", style="bold")
+    heading = Text(printable(report.model), style="bold")
     heading.append(f" on {report.target}, memory {report.memory}, planner {report.planner}", style="not bold")
     if report.limit_options:
         heading.append(f"; to meet the limit: {report.limit_options}", style="not bold")
@@ -156,11 +162,11 @@ def _peak(report: MemoryReport, top: int) -> RenderableType:
     for t in live[:top]:
         offset = "-" if t.offset is None else f"{t.offset:,}"
         place = (f"{t.bytes:,}", offset, str(t.first), str(t.last))
-        table.add_row(t.name, *place, t.node, t.last_node, t.reason)
+        table.add_row(printable(t.name), *place, *map(printable, (t.node, t.last_node, t.reason)))
     if not live:
         return "no buffers: all that is computed is in the caller's outputs"
     parts: list[RenderableType] = [
-        f"peak at position {report.peak_position} of {len(report.timeline)}, node {report.peak_node}",
+        f"peak at position {report.peak_position} of {len(report.timeline)}, node {printable(report.peak_node)}",
         table,
     ]
     if len(live) > top:

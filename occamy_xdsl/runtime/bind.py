@@ -131,6 +131,16 @@ def _parse_value(option: str, spec: TensorSpec, position: int) -> Array:
     return _parse_numbers(text, option, spec)
 
 
+def files_of(options: Sequence[str]) -> list[Path]:
+    """The files that options in the forms of `SYNTAX` name, those after every `=@` of an option."""
+    return [
+        Path(option[at + 2 :])
+        for option in options
+        for at in range(len(option))
+        if option[at : at + 2] == "=@"
+    ]
+
+
 def _parse_seed(text: str, option: str) -> int:
     seed = text.removeprefix("random:")
     if not (seed.isascii() and seed.isdigit()):

@@ -15,8 +15,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
-from occamy_xdsl.files import replacing
+from occamy_xdsl.errors import ArgumentTypeError, InvalidInputError, OccamyError, UsageError
+from occamy_xdsl.files import replacing_all
 from occamy_xdsl.lowering.cpu import abi
 from occamy_xdsl.lowering.cuda.api import LIBRARIES
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
@@ -113,12 +113,14 @@ class Executable:
         outputs are filled with NaN patterns first. Returns the outputs in graph order.
 
         Raises InvalidInputError that names the input or output, what was expected and what was given, and
-        UsageError for `poison` where the pool is on a GPU.
+        UsageError for `poison` where there is no pool, or on a GPU.
         """
-        if poison and self._pool is None:
-            raise UsageError("poison: the pool is in the memory of a GPU")
+        if poison:
+            self.check_poison()
         arrays = bind_inputs(self.signature.inputs, inputs)
-        results = _bind_outputs(self.signature.outputs, out or {}, arrays, self.signature.pool_alignment)
+        results = _bind_outputs(
+            self.signature.outputs, {} if out is None else out, arrays, self.signature.pool_alignment
+        )
         with self._lock:
             if poison and self._pool is not None:
                 self._pool.fill(POISON)
@@ -128,6 +130,15 @@ class Executable:
             # A GPU that has the host's memory may use them again, see `BoundLibrary.enqueue`.
             self._last = (arrays, results) if self.signature.is_cuda else None
         return {spec.name: array for spec, array in zip(self.signature.outputs, results, strict=True)}
+
+    def check_poison(self) -> None:
+        """Raises UsageError where `run` has no pool that it could fill."""
+        if self._pool is None:
+            raise UsageError("poison: the pool is in the memory of a GPU")
+        if self.signature.memory != "pool":
+            raise UsageError(
+                f"poison: memory '{self.signature.memory}' has no pool to fill, each run allocates its buffers"
+            )
 
     def __call__(self, *inputs: Any, **named: Any) -> dict[str, Array]:
         """Run the model on positional or on keyword inputs; raises as `run`."""
@@ -197,6 +208,8 @@ def _bind_outputs(
     specs: Sequence[TensorSpec], out: Mapping[str, Array], inputs: Sequence[Array], alignment: int
 ) -> list[Array]:
     """The arrays to write to: those of `out`, checked, and new ones at multiples of `alignment` for the rest."""
+    if not isinstance(out, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may err
+        raise ArgumentTypeError(f"out: expected a mapping from names to arrays, got {type(out).__name__}")
     for name in out:
         if all(name != spec.name for spec in specs):
             names = ", ".join(spec.name for spec in specs)
@@ -278,11 +291,10 @@ class LibraryModel:
                 abi.write_header(self.signature, path)
             case ".so":
                 # Who runs a library that was at `path` before keeps it.
-                with replacing(path) as library:
+                with replacing_all(path, abi.weights_path(path)) as (library, weights_file):
                     shutil.copy2(self._path, library)
                     if abi.weights_path(self._path).exists():
-                        with replacing(abi.weights_path(path)) as weights_file:
-                            shutil.copy2(abi.weights_path(self._path), weights_file)
+                        shutil.copy2(abi.weights_path(self._path), weights_file)
             case suffix:
                 raise UsageError(f"{path}: a loaded library is saved as .so or .h, not as '{suffix}'")
 

@@ -70,4 +70,4 @@ class Trace:
 
     def write(self, path: Path) -> None:
         """Write the trace to a file."""
-        path.write_text(self.to_json() + "\n")
+        path.write_text(self.to_json() + "\n", encoding="utf-8")

@@ -10,18 +10,21 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
 from occamy_xdsl.errors import OccamyError
+from occamy_xdsl.report.names import printable
+from occamy_xdsl.signals import exit_on_signals
 from occamy_xdsl.tools.commands import bench, check, compile, ops, report, run, tune, version
+from occamy_xdsl.tools.output import print_anything
 
 STDOUT = 1
+OUT_OF_MEMORY = 4
 INTERNAL_ERROR = 70
 INTERRUPTED = 128 + signal.SIGINT
-TERMINATED = 128 + signal.SIGTERM
 CLOSED_PIPE = 128 + signal.SIGPIPE
 
 EMIT_ALIASES = {"ONNXIR": "onnx", "MLIR": "mlir", "LLVMIR": "llvm", "Obj": "obj", "Lib": "lib"}
@@ -51,12 +54,22 @@ for _command in COMMANDS.values():
     app.command()(_command)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(version.version_table())
+        raise typer.Exit()
+
+
 @app.callback(
     epilog="Exit codes: 0 success, 1 wrong result, 2 bad usage, 3 model refused, 4 memory limit not met, "
     "70 internal error."
 )
 def occamy(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print versions and stop."),
+    ] = False,
 ) -> None:
     """A memory-efficient compiler for neural-network inference."""
 
@@ -64,8 +77,9 @@ def occamy(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code of the command line `arguments`; without them, of that of the process."""
     if arguments is None:
-        signal.signal(signal.SIGTERM, _terminate)
-        arguments = sys.argv[1:]
+        print_anything()
+        with exit_on_signals():
+            return main(sys.argv[1:])
     # Accepted after the command, too: that is where one adds it when a command has failed.
     debug = "--debug" in arguments
     arguments = [_without_alias(a) for a in arguments if a != "--debug"]
@@ -119,12 +133,15 @@ def _fail(error: Exception, arguments: Sequence[str]) -> int:
         _say(f"{error.filename or 'standard output'}: {error.strerror or error}")
         return INTERNAL_ERROR
     fact = str(error).strip().splitlines() or [""]
+    if isinstance(error, MemoryError):
+        _say(f"out of memory: {fact[0] or 'this machine has too little for the model'}")
+        return OUT_OF_MEMORY
     _say(f"internal error: {type(error).__name__}: {fact[0]}; reproducer: {_reproducer(arguments)}")
     return INTERNAL_ERROR
 
 
 def _say(fact: str) -> None:
-    print(f"error: {fact}", file=sys.stderr)
+    print(f"error: {printable(fact)}", file=sys.stderr)
 
 
 def _reproducer(arguments: Sequence[str]) -> Path:
@@ -142,17 +159,12 @@ def _reproducer(arguments: Sequence[str]) -> Path:
     )
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     path = Path(tempfile.gettempdir()) / f"occamy-error-{digest}.txt"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"warning: {message}", file=sys.stderr)
-
-
-def _terminate(*_: Any) -> NoReturn:
-    # As an exception it lets temporary files be removed.
-    sys.exit(TERMINATED)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,28 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from occamy_xdsl.dialects import get_all_dialects
 from occamy_xdsl.errors import InvalidInputError, OccamyError
-from occamy_xdsl.files import replacing
+from occamy_xdsl.files import refuse_overwriting, replacing
 from occamy_xdsl.pipelines import get_all_passes
+from occamy_xdsl.signals import exit_on_signals
+from occamy_xdsl.tools.output import print_anything
 from occamy_xdsl.tools.universe import get_onnx_frontend
+
+
+class _Versions(str):
+    """What `--version` prints: found out when xDSL formats it, as asking LLVM takes longer than most runs."""
+
+    def format(self, *_: object, **__: object) -> str:
+        from occamy_xdsl.tools.commands.version import version_table
+
+        return version_table()
 
 
 class OccamyOptMain(xDSLOptMain):
     """The driver. What is registered here is left alone where xDSL already found it by entry point."""
+
+    version_format = _Versions()
+    output: Path | None = None
+    """The file that the result goes to; None for standard output."""
 
     def register_all_dialects(self) -> None:
         """xDSL's dialects and ours."""
@@ -77,10 +92,11 @@ class OccamyOptMain(xDSLOptMain):
     def run(self) -> None:
         """As xDSL, but the output is complete or absent, and may be the input file; `-` is standard output."""
         if self.args.output_file in (None, "-"):
-            self.args.output_file = None
+            self.output = self.args.output_file = None
             super().run()
             return
-        with replacing(Path(self.args.output_file)) as temporary:
+        self.output = Path(self.args.output_file)
+        with replacing(self.output) as temporary:
             self.args.output_file = str(temporary)
             super().run()
 
@@ -105,6 +121,7 @@ class OccamyOptMain(xDSLOptMain):
     def parse_chunk(self, chunk: IO[bytes], file_extension: str, start_offset: int = 0) -> ModuleOp | None:
         """The module of one chunk, its weights attached."""
         spec = parse_spec(self.args.frontend or file_extension)
+        self.check_options(spec.name == "onnx")
         if spec.name == "onnx":
             from occamy_xdsl.tools.onnx_frontend import OnnxFrontend
 
@@ -125,6 +142,34 @@ class OccamyOptMain(xDSLOptMain):
 
             WeightsFile.load(self.args.weights).attach(module)
         return module
+
+    def check_options(self, is_onnx: bool) -> None:
+        """Raises InvalidInputError for options without effect on the input, UsageError where it would be lost."""
+        given = (
+            (("--weights",) if self.args.weights is not None else ())
+            if is_onnx
+            else tuple(
+                f"--{name.replace('_', '-')}"
+                for name in ("shape", "dim", "allow_custom")
+                if getattr(self.args, name)
+            )
+        )
+        if given:
+            kind = "an ONNX model" if is_onnx else "no ONNX model"
+            raise InvalidInputError(
+                f"{', '.join(given)}: no effect on {self.get_input_name()}, which is {kind}"
+            )
+        written = [path for path in (self.output, self.args.save_weights) if path is not None]
+        if len(written) > 1:
+            refuse_overwriting(written[:1], written[1:])
+        if self.args.input_file is None:
+            return
+        if is_onnx:
+            from occamy_xdsl.importer import ModelSource
+
+            refuse_overwriting(written, ModelSource(self.args.input_file).files())
+        elif self.args.save_weights is not None:
+            refuse_overwriting([self.args.save_weights], [Path(self.args.input_file)])
 
     def output_resulting_program(self, prog: ModuleOp) -> str:
         """The text of the result after the listings; its weights go to the file that was asked for."""
@@ -171,6 +216,11 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Exits 1 with one `error:` line a fact for a fault of the input; a traceback is a fault of ours."""
+    if args is None:
+        print_anything()
+        with exit_on_signals():
+            main(sys.argv[1:])
+        return
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
@@ -180,6 +230,8 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except OccamyError as e:
         sys.exit("\n".join(f"error: {line}" for line in str(e).splitlines()))
+    except MemoryError as e:
+        sys.exit(f"error: out of memory: {e}")
     except (ArgSpecParseError, DiagnosticException, ParseError, OSError) as e:
         sys.exit(f"error: {message(e)}")
 

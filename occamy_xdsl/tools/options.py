@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from occamy_xdsl.errors import UsageError
+from occamy_xdsl.files import refuse_overwriting
 from occamy_xdsl.tools.output import make_folder, note
 
 if TYPE_CHECKING:
@@ -139,18 +140,26 @@ class CompileOptions:
             raise typer.Exit(0)
         return options
 
+    def reads(self, path: Path) -> list[Path]:
+        """The files that compiling the model at `path` reads."""
+        from occamy_xdsl.importer import ModelSource
+
+        model = [] if str(path) == "-" else ModelSource(path).files()
+        return model if self.tuning is None else [*model, Path(self.tuning)]
+
     def compilation(self, path: Path, **changes: Any) -> "Compilation":
         """The compilation of a model file, nothing run yet; `changes` are further fields of Options."""
         from dataclasses import replace
 
-        from occamy_xdsl.compiler import Compilation, Model
+        from occamy_xdsl.compiler import Compilation, Model, temporary_files
         from occamy_xdsl.tools.onnx_frontend import parse_dim, parse_shape
 
         options = replace(self.resolve(), **changes)
+        shapes, dims = dict(map(parse_shape, self.shape)), dict(map(parse_dim, self.dim))
+        model = Model(sys.stdin.buffer.read() if str(path) == "-" else path, shapes, dims)
         if self.save_temps is not None:
+            refuse_overwriting(temporary_files(self.save_temps, model.name), self.reads(path))
             make_folder(self.save_temps)
-        source = sys.stdin.buffer.read() if str(path) == "-" else path
-        model = Model(source, dict(map(parse_shape, self.shape)), dict(map(parse_dim, self.dim)))
         return Compilation(model, options, self.save_temps, note)
 
 

@@ -3,15 +3,25 @@
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
+from typing import Any, cast
 
 from occamy_xdsl.errors import UsageError
-from occamy_xdsl.files import is_same_file, replacing
+from occamy_xdsl.files import refuse_overwriting, replacing
+from occamy_xdsl.report.names import printable
 
 
 def note(text: str) -> None:
     """One line that is not a result."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)
+
+
+def print_anything() -> None:
+    """From now on standard output shows characters that the locale cannot encode as escapes."""
+    stream: object = sys.stdout
+    if isinstance(stream, TextIOWrapper):
+        cast("TextIOWrapper[Any]", stream).reconfigure(errors="backslashreplace")
 
 
 def check_writable(path: Path, *others: Path) -> None:
@@ -22,9 +32,7 @@ def check_writable(path: Path, *others: Path) -> None:
     """
     if path.is_dir():
         raise UsageError(f"{path}: Is a directory")
-    for other in others:
-        if is_same_file(path, other):
-            raise UsageError(f"{path}: {other} would be overwritten, choose another name")
+    refuse_overwriting([path], others)
     with replacing(path) as temporary:
         temporary.touch()
         temporary.unlink()
@@ -56,4 +64,4 @@ def write_text(path: Path, text: str) -> None:
         sys.stdout.write(text)
         return
     with replacing(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -8,7 +8,7 @@ import pytest
 from nets import NETS
 from onnx import ModelProto, TensorProto, helper
 
-from occamy_xdsl import compiler
+from occamy_xdsl import compiler, memory_budget
 from occamy_xdsl.compiler import Compilation, Model
 from occamy_xdsl.errors import MemoryLimitError
 from occamy_xdsl.pipelines import Options, flags, levers
@@ -34,7 +34,7 @@ def test_the_reported_bytes_are_enough_and_64_fewer_are_not(unet: Model):
     error = refusal.value
     assert (error.needed, error.limit) == (report.pool_bytes, report.pool_bytes - 64)
     assert error.peak_node == report.peak_node
-    assert error.largest_tensors == [(t.name, t.bytes) for t in report.live_at_peak()[:5]]
+    assert error.largest_tensors == report.largest_at_peak(5)
     assert f"peak at node '{report.peak_node}'" in str(error)
 
 
@@ -46,7 +46,7 @@ def test_levers_are_pulled_until_the_limit_is_met(shared: Path, monkeypatch: pyt
     def levers(options: Options) -> list[Options]:
         return [replace(options, planner="first-fit"), replace(options, reorder=True)]
 
-    monkeypatch.setattr(compiler, "levers", levers)
+    monkeypatch.setattr(memory_budget, "levers", levers)
     compilation = planned(model, reorder=False, memory_limit=enough)
     assert (compilation.pool_bytes, compilation.options.reorder) == (enough, True)
     assert compilation.ir("mem").count(f"memref<{enough}xi8>") > 0

@@ -426,6 +426,28 @@ def test_report_diff(occamy, net, tmp_path):
     assert totals["pool_bytes"]["new"] - totals["pool_bytes"]["old"] == grown
 
 
+def test_report_diff_as_a_page(occamy, net, tmp_path):
+    """Both columns, every change, and both maps; names of either report are text, not markup."""
+    old, page = tmp_path / "old.json", tmp_path / "diff.html"
+    assert occamy("report", net, "--format", "json", "-o", old).code == 0
+    values = json.loads(old.read_text())
+    values["model"] = "<script>alert(1)</script>"
+    values["tensors"][0] |= {"name": "a<b>&\"'", "offset": 0, "kind": "activation", "bytes": 12345}
+    old.write_text(json.dumps(values))
+    changed = ("report", net, "--no-fuse", "--no-inplace", "--diff", old)
+    done = occamy(*changed, "--format", "html", "-o", page)
+    assert (done.code, done.out) == (0, "")
+    text = page.read_text()
+    found = json.loads(occamy(*changed, "--format", "json").out)
+    for row in [*found["totals"], *found["tensors"]]:
+        cells = [f"{row['old']:,}", f"{row['new']:,}", f"{row['new'] - row['old']:+,}".replace("+0", "0")]
+        assert "".join(f'<td class="n">{cell}</td>' for cell in cells) in text
+    assert text.count("<svg") == 2
+    assert "a&lt;b&gt;&amp;&quot;&#x27;" in text
+    root = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>").replace('<meta charset="utf-8">', ""))
+    assert not [element.tag for element in root.iter() if element.tag in ("script", "b")]
+
+
 def test_resample_keeps_peaks():
     assert resample([1, 9, 2, 3, 4, 8], 3) == [9, 3, 8]
     assert resample([1, 2], 80) == [1, 2]
@@ -515,6 +537,8 @@ def test_version(occamy):
 
     import llvmlite.binding as llvm
 
+    for spelling in ("--version", "version"):
+        assert occamy(spelling).out == occamy("version").out != ""
     done = occamy("version", "--json")
     versions = json.loads(done.out)
     for package in ("xdsl", "onnx", "llvmlite"):

@@ -16,6 +16,8 @@ USAGE = [
     ("compile NET --target cuda:sm_50", "unknown architecture 'sm_50'"),
     ("run NET --target cuda --simulate --repeat 2", "--repeat"),
     ("run NET --target cuda --simulate --poison", "--poison"),
+    ("run NET --memory lazy --poison", "--poison: --memory lazy has no pool"),
+    ("run NET --memory eager --poison --output out", "--poison: --memory eager has no pool"),
     ("run NET --trace t.json", "--trace"),
     ("compile NET --target gpu", "target 'gpu'"),
     ("compile NET --target cpu:z80", "unknown processor 'z80'"),
@@ -68,7 +70,6 @@ USAGE = [
     ("run LIB --planner first-fit", "--planner"),
     ("run LIB --profile p.json", "--profile"),
     ("bench LIB --against onnxruntime", "--against onnxruntime"),
-    ("report NET --format html --diff old.json", "--diff"),
     ("report NET --diff missing.json", "missing.json"),
     ("report NET --diff NET", "NET: not a memory report"),
     ("report NET --diff old.json --budgets", "--diff: not available with --budgets"),
@@ -150,6 +151,16 @@ def test_all_unsupported_nodes_are_listed(occamy, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("memory", ["lazy", "eager"])
+def test_a_library_without_a_pool_cannot_be_poisoned(occamy, net, tmp_path, memory):
+    path = tmp_path / "net.so"
+    assert occamy("compile", net, "-o", path, "--memory", memory).code == 0
+    assert occamy("run", path, "--input", "random:0").code == 0
+    done = occamy("run", path, "--input", "random:0", "--poison")
+    assert (done.code, done.out) == (2, "")
+    assert f"poison: memory '{memory}' has no pool" in done.error
+
+
 def test_memory_limit(occamy, net, tmp_path):
     pool = 8 * 8 * 8 * 4  # one activation of the convolution
     path = tmp_path / "net.so"
@@ -210,10 +221,10 @@ def test_interruption(occamy, net, monkeypatch):
     assert (done.code, done.out, done.err) == (130, "", "")
 
 
-def start(*arguments: object, stdout: int) -> subprocess.Popen[str]:
+def start(*arguments: object, stdout: int, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", tool.__name__, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(Path(tool.__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": str(Path(tool.__file__).parents[2])} | environment,
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -237,6 +248,27 @@ def test_full_disk():
         _, err = process.communicate(timeout=60)
     assert process.returncode == 70
     assert err == "error: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("format", ["table", "html"])
+def test_a_terminal_of_another_encoding(tmp_path, encoding, format):
+    """Characters that it has none of are escaped; files are in UTF-8 whatever the terminal has."""
+    graph = helper.make_graph(
+        [helper.make_node("Softmax", ["x"], ["a"], "\u03c0"), helper.make_node("Neg", ["a"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    options = ("report", tmp_path / "m.onnx", "--no-inplace", "--format", format)
+    process = start(*options, stdout=subprocess.PIPE, PYTHONIOENCODING=encoding)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert "\\u03c0" in out
+    process = start(*options, "-o", tmp_path / "out", stdout=subprocess.PIPE, PYTHONIOENCODING=encoding)
+    assert process.communicate(timeout=60) == ("", "")
+    assert "\u03c0" in (tmp_path / "out").read_text(encoding="utf-8")
 
 
 def test_missing_onnxruntime(occamy, net, monkeypatch):

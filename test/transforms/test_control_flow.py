@@ -14,12 +14,12 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.passes import PassPipeline
 from xdsl.utils.exceptions import PassFailedException
 
-from occamy_xdsl.compiler import available_passes, make_context
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.interpreters.buffer import PoisonError, run_buffers
 from occamy_xdsl.interpreters.value import run_values
+from occamy_xdsl.pipeline_run import available_passes, make_context
 from occamy_xdsl.pipelines import Options, stages
 from occamy_xdsl.transforms.verify_dnn_pool import VerifyDnnPoolPass
 

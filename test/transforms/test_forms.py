@@ -5,7 +5,7 @@ from xdsl.parser import Parser
 from xdsl.passes import PassPipeline
 from xdsl.utils.exceptions import PassFailedException
 
-from occamy_xdsl.compiler import available_passes, make_context
+from occamy_xdsl.pipeline_run import available_passes, make_context
 
 ONNX = """
 func.func @main(%x: tensor<2x4xf32>) -> tensor<2x4xf32> {

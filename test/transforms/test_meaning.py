@@ -6,11 +6,11 @@ import pytest
 from nets import NETS
 from xdsl.passes import PassPipeline
 
-from occamy_xdsl.compiler import available_passes, make_context
 from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.interpreters.buffer import run_buffers
 from occamy_xdsl.interpreters.value import run_values
+from occamy_xdsl.pipeline_run import available_passes, make_context
 from occamy_xdsl.pipelines import Options, stages
 
 VARIANTS = {

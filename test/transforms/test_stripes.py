@@ -12,13 +12,13 @@ from xdsl.passes import PassPipeline
 from xdsl.utils.test_value import create_ssa_value
 
 from occamy_xdsl import compiler
-from occamy_xdsl.compiler import available_passes, make_context
 from occamy_xdsl.dialects import dnn
 from occamy_xdsl.dialects.dnn.rows import row_maps, row_unit
 from occamy_xdsl.dialects.signature import function_named
 from occamy_xdsl.importer import import_model
 from occamy_xdsl.interpreters.buffer import run_buffers
 from occamy_xdsl.interpreters.value import run_values
+from occamy_xdsl.pipeline_run import available_passes, make_context
 from occamy_xdsl.pipelines import Options, stages
 from occamy_xdsl.planning.stripes import Halo, Plan, Segment, stripe_ends
 from occamy_xdsl.transforms.dnn_stripe import rows_of, wrap

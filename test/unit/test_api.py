@@ -1,6 +1,7 @@
 """The public Python API."""
 
 import ctypes
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -151,8 +152,146 @@ def test_stages_have_names():
     compiled = oc.compile(make_model())
     with pytest.raises(oc.UsageError, match="'foo' is no stage, the stages are: onnx, dnn, mem, mlir, llvm"):
         compiled.ir("foo")
-    with pytest.raises(oc.UsageError, match="stripe budget 5%"):
+    with pytest.raises(oc.UsageError, match="stripe_budget '5%': expected a percentage"):
         oc.compile(make_model(), stripe_budget="5%")
+
+
+WRONG_KINDS = [
+    ("target memory planner optimize", [None, 5, ["cpu"]]),
+    ("memory_limit workspace_limit", ["64MiB", 1.5, True]),
+    ("stripe_budget recompute_budget", ["5%", 1j, True, [5]]),
+    ("fuse reuse in_place reorder profile", ["no", None, 0]),
+    ("threads", ["1", None, 1.0, True]),
+    ("tuning tuning_device", [5]),
+]
+
+KINDS = [
+    lambda: oc.load(None),
+    lambda: oc.load(5),
+    lambda: oc.load([make_model()]),
+    lambda: oc.load(make_model().graph),
+    lambda: oc.load(make_model("N"), shapes=[("x", (2, 5))]),
+    lambda: oc.load(make_model("N"), shapes=(2, 5)),
+    lambda: oc.load(make_model("N"), shapes={"x": 5}),
+    lambda: oc.load(make_model("N"), shapes={0: (2, 5)}),
+    lambda: oc.load(make_model("N"), dims=2),
+    lambda: oc.load(make_model("N"), dims={0: 2}),
+    lambda: oc.compile(None),
+    lambda: oc.compile(make_model(), stripes=5),
+    lambda: oc.compile(make_model(), memory_limits=5),
+    lambda: oc.compile(make_model(), inplace=True),
+    *(
+        lambda name=name, value=value: oc.compile(make_model(), **{name: value})
+        for names, values in WRONG_KINDS
+        for name in names.split()
+        for value in values
+    ),
+    lambda: oc.load(make_model()).memory_report(stripes=5),
+    lambda: oc.load(make_model()).memory_report(target=None),
+    lambda: oc.compile(make_model()).run(X, out=[np.zeros((2, 5), np.float32)]),
+    lambda: oc.compile(make_model()).run(X, out=5),
+]
+
+
+@pytest.mark.parametrize("call", KINDS, ids=[str(i) for i in range(len(KINDS))])
+def test_arguments_of_a_wrong_kind(call):
+    """An OccamyError like all others, and the TypeError that Python programs expect, in one line."""
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert isinstance(caught.value, oc.ArgumentTypeError)
+    assert isinstance(caught.value, oc.OccamyError)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_misspelt_option_is_named_with_the_right_one():
+    with pytest.raises(TypeError, match=r"compile\(\) got .* 'memory_limits', did you mean 'memory_limit'\?"):
+        oc.compile(make_model(), memory_limits=5)
+    with pytest.raises(TypeError, match=r"memory_report\(\) got .* 'xyz', the options are: target, memory, "):
+        oc.load(make_model()).memory_report(xyz=5)
+
+
+INPUTS = [
+    (None, "expected float32"),
+    (5, "expected float32"),
+    ("text", "expected float32"),
+    ([[1.0, 2.0], [3.0]], "not readable as an array"),
+    (X.astype(np.float64), "got float64"),
+    (X[:1], r"got float32\[1,5\]"),
+    (X[None], r"got float32\[1,2,5\]"),
+    (X.astype(">f4"), "byte-swapped"),
+    (object(), "expected float32"),
+    ({"X": X}, "no input is named 'X'"),
+    ({"x": X, "y": X}, "no input is named 'y'"),
+    ({0: X}, "no input is named '0'"),
+    ({}, "input 'x' .* is missing"),
+    ({"x": None}, "expected float32"),
+]
+
+
+@pytest.mark.parametrize(("value", "fact"), INPUTS, ids=[str(i) for i in range(len(INPUTS))])
+def test_inputs_that_do_not_fit(executable, value, fact):
+    with pytest.raises(oc.InvalidInputError, match=fact):
+        executable.run(value)
+
+
+def test_as_many_inputs_as_there_are(executable):
+    for inputs in ((), (X, X)):
+        with pytest.raises(oc.InvalidInputError, match=f"expected 1 inputs .x., got {len(inputs)}"):
+            executable.run(*inputs)
+    with pytest.raises(oc.InvalidInputError, match="all inputs by position or all by name"):
+        executable(X, x=X)
+
+
+OUTPUTS = [
+    ({"x": X}, "no output is named 'x'"),
+    ({"y": X.tolist()}, "expected a numpy array, got list"),
+    ({"y": X[:1].copy()}, r"expected float32\[2,5\], got float32\[1,5\]"),
+    ({"y": np.zeros((2, 5))}, "got float64"),
+    ({"y": np.zeros((5, 2), np.float32).T}, "contiguous"),
+    ({"y": np.broadcast_to(np.float32(0), (2, 5))}, "contiguous"),
+]
+
+
+@pytest.mark.parametrize(("out", "fact"), OUTPUTS, ids=[str(i) for i in range(len(OUTPUTS))])
+def test_outputs_that_do_not_fit(executable, out, fact):
+    with pytest.raises(oc.InvalidInputError, match=fact):
+        executable.run(X, out=out)
+
+
+def test_other_spellings_of_a_value(tmp_path):
+    """Numbers of numpy, paths and buffers of any kind mean what they say."""
+    model = make_model("N")
+    data = model.SerializeToString()
+    for form in (bytearray(data), memoryview(data), data):
+        loaded = oc.load(form, dims={"N": np.int64(2)})
+        compiled = oc.compile(loaded, memory_limit=np.int32(10_000), stripe_budget=np.float32(0))
+        np.testing.assert_array_equal(compiled(x=X)["y"], Y)
+    changed = bytearray(data)
+    loaded = oc.load(changed, shapes={"x": np.array([2, 5])})
+    changed[:] = bytes(len(changed))
+    np.testing.assert_array_equal(oc.compile(loaded)(x=X)["y"], Y)
+    for path in ("a\0b", tmp_path / "a\0b"):
+        with pytest.raises(oc.InvalidInputError, match="null"):
+            oc.load(path)
+
+
+def test_errors_survive_a_process(tmp_path):
+    """As concurrent.futures and multiprocessing hand them on."""
+    raised = list[oc.OccamyError]()
+    for call in (
+        lambda: oc.load(b"no model"),
+        lambda: oc.load(tmp_path / "missing"),
+        lambda: oc.compile(make_model(), planner="magic"),
+        lambda: oc.compile(make_model(), target=5),
+    ):
+        with pytest.raises(oc.OccamyError) as caught:
+            call()
+        raised.append(caught.value)
+    raised.append(oc.MemoryLimitError(5, 4, "n", [("t", 5)], "hint", what="workspace"))
+    raised.append(oc.UnsupportedModelError(nodes=[("n", "Op", "why")], file="m.onnx"))
+    for error in raised:
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
 def test_errors(tmp_path):

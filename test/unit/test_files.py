@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from occamy_xdsl.errors import UsageError
-from occamy_xdsl.files import is_same_file, replacing
+from occamy_xdsl.files import is_same_file, read_text, replacing
 
 
 def write(path: Path, text: str) -> None:
@@ -65,3 +65,13 @@ def test_names_of_one_file(tmp_path: Path):
     assert is_same_file(file, hard)
     assert is_same_file(soft, file)
     assert not is_same_file(file, tmp_path / "other")
+
+
+def test_text_of_a_device_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("occamy_xdsl.files.MAX_TEXT_BYTES", 1000)
+    if Path("/dev/zero").is_char_device():
+        with pytest.raises(ValueError, match="more than 1000 bytes"):
+            read_text(Path("/dev/zero"))
+    path = tmp_path / "text"
+    path.write_bytes(b"\xef\xbb\xbfa\xff" + 995 * b"b")
+    assert read_text(path) == "a\ufffd" + 995 * "b"

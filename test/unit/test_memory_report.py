@@ -10,10 +10,11 @@ from control_flow import PROGRAMS
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from xdsl.parser import Parser
 
-from occamy_xdsl.compiler import Compilation, Model, make_context
+from occamy_xdsl.compiler import Compilation, Model
+from occamy_xdsl.pipeline_run import make_context
 from occamy_xdsl.pipelines import Options
 from occamy_xdsl.report.html import budget_curve
-from occamy_xdsl.report.memory import BudgetStep, MemoryReport, ModeStep
+from occamy_xdsl.report.memory import BudgetStep, Kind, MemoryReport, ModeStep, Tensor
 from occamy_xdsl.report.table import render
 
 RANGE = "axis = 0 : i64, log = false"
@@ -168,6 +169,32 @@ def report(*, compare: bool = False, **options: object) -> MemoryReport:
     )
     model = Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
     return Compilation(model, Options(**options)).report(compare=compare)
+
+
+def test_parts_of_a_tensor_count_together():
+    """Those of stripes have its name; workspaces have none of the model's, and are told by their nodes."""
+
+    def tensor(name: str, node: str, size: int, first: int, kind: Kind = "activation") -> Tensor:
+        return Tensor(name, node, size, 0, first, 5, None, kind)
+
+    report = MemoryReport(
+        *("m", "cpu", "pool", "search"),
+        *(0, 0, 0, 0, 0, 0),
+        peak_position=3,
+        peak_node="n",
+        tensors=[
+            tensor("a", "n", 60, 0),
+            tensor("b", "m", 100, 0),
+            tensor("a", "n", 30, 2),
+            tensor("a", "o", 30, 3),
+            tensor("a", "p", 500, 4),
+            tensor("workspace", "n", 5, 3, "workspace"),
+            tensor("workspace", "m", 6, 3, "workspace"),
+        ],
+    )
+    expected = [("a", 120), ("b", 100), ("workspace of m", 6), ("workspace of n", 5)]
+    assert report.largest_at_peak(5) == expected
+    assert report.largest_at_peak(1) == expected[:1]
 
 
 def test_the_waterfall_ends_in_the_pool():

@@ -3,8 +3,10 @@
 import io
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import numpy as np
 import onnx
 import pytest
@@ -129,6 +131,38 @@ def fails(*args: str | Path) -> list[str]:
 )
 def test_wrong_flags(path: Path, flags: list[str], fact: str):
     assert fails(path, *flags) == [fact]
+
+
+@pytest.mark.parametrize("flags", [["--shape", "x:10x3"], ["--dim", "N=10"], ["--allow-custom"]])
+def test_flags_of_models_are_refused_for_programs(
+    path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+):
+    file = path.with_suffix(".mlir")
+    file.write_text(run(capsys, path))
+    assert fails(file, *flags) == [f"error: {flags[0]}: no effect on {file}, which is no ONNX model"]
+    assert fails(file, "--split-input-file", "-o", path.with_suffix(".out"), *flags)
+    assert not path.with_suffix(".out").exists()
+
+
+def test_flags_of_programs_are_refused_for_models(path: Path):
+    fact = f"error: --weights: no effect on {path}, which is an ONNX model"
+    assert fails(path, "--weights", path.with_suffix(".w")) == [fact]
+
+
+@pytest.mark.parametrize("flag", ["-v", "--version", "--vers"])
+def test_versions(path: Path, capsys: pytest.CaptureFixture[str], flag: str):
+    """Those of the project, of xDSL and of LLVM, whatever else is asked for."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(path), flag])
+    assert stop.value.code == 0
+    out, err = capsys.readouterr()
+    versions = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert versions["xdsl"] == metadata.version("xdsl")
+    assert versions["occamy-xdsl"] == metadata.version("occamy-xdsl")
+    assert (
+        versions["llvm"].split(".")[0] == versions["mlir-opt"].split(".")[0] == str(llvm.llvm_version_info[0])
+    )
+    assert err == ""
 
 
 def test_malformed_pass_options(path: Path):

@@ -20,6 +20,8 @@ ROOMS = [
     ["tools"],
     ["backend"],
     ["compiler"],
+    ["memory_budget"],
+    ["pipeline_run"],
     ["pipelines"],
     ["importer"],
     ["runtime"],
@@ -33,6 +35,7 @@ ROOMS = [
     ["interpreters"],
     ["dialects"],
     ["files"],
+    ["signals"],
     ["errors", "version"],
 ]
 """From top to bottom: a room imports from the rooms below it alone, never from one beside or above it."""

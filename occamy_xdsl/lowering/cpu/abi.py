@@ -138,9 +138,10 @@ def fail(f: FunctionBuilder, code: Code, message: str, *arguments: Operand) -> N
 
 
 def check_create(f: FunctionBuilder, signature: Signature) -> None:
-    """Check the arguments of `occamy_create`, and set `*model` to null."""
+    """Forget an earlier failure, check the arguments of `occamy_create`, and set `*model` to null."""
     alignment = signature.pool_alignment
     result, pool = f.arguments
+    f.store(0, f.address(LAST_ERROR), i8)
     with f.if_(result == NULL):
         fail(f, Code.BAD_ARGUMENT, "occamy_create: the address for the model is a null pointer")
     f.store(NULL, result)
@@ -324,7 +325,8 @@ int occamy_run(void *model, const void *const *inputs, void *const *outputs);
 /* Free the model and the pool it owns; null is ignored. */
 void occamy_destroy(void *model);
 
-/* Why the last call on the model failed, or an empty string. */
+/* Why the last call on the model failed; with null, why the last call in this thread that was given no model
+ * failed. Empty after a success. */
 const char *occamy_error(void *model);
 {functions}
 #ifdef __cplusplus

@@ -2,14 +2,13 @@
 
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, get_args
 
 from occamy_xdsl.errors import UsageError
-from occamy_xdsl.files import replacing
+from occamy_xdsl.files import replacing_all, temporary_folder
 from occamy_xdsl.lowering import linker, toolchain
 from occamy_xdsl.lowering.cpu import abi
 from occamy_xdsl.lowering.cpu.executable import define_main
@@ -184,8 +183,8 @@ def _write(
     model.define_interface(host, file)
     if program:
         define_main(host, signature)
-    with replacing(path) as result, tempfile.TemporaryDirectory(dir=result.parent) as parts:
-        folder = Path(parts)
+    written = [path] if in_file is None else [path, abi.weights_path(path)]
+    with replacing_all(*written) as results, temporary_folder(results[0].parent) as folder:
         objects = [folder / "model.o"]
         host.module.verify()
         objects[0].write_bytes(model.object_with(host))
@@ -196,13 +195,9 @@ def _write(
             objects.append(linker.embed_file(embedded, abi.WEIGHTS, folder))
         linked = folder / "artefact"
         link(objects, linked)
-        linked.rename(result)
+        linked.rename(results[0])
         if in_file is not None:
-            with (
-                replacing(abi.weights_path(path)) as weights,
-                in_file.open("rb") as source,
-                weights.open("wb") as target,
-            ):
+            with in_file.open("rb") as source, results[1].open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
                 target.write(trailer)
 

@@ -103,7 +103,7 @@ class Database:
     def load(path: Path) -> "Database":
         """Read a file that `to_json` wrote; raises UsageError that names it."""
         try:
-            content: Any = json.loads(path.read_text())
+            content: Any = json.loads(path.read_text(encoding="utf-8"))
             if content["version"] != VERSION:
                 raise UsageError(f"{path}: version {content['version']}, expected {VERSION}")
             entries: dict[Machine, Measured] = {}

@@ -6,13 +6,13 @@ release the machine has. Called as it is, a stub says that there is no device. A
 pointer `occamy_hook_<name>`, is set jumps there instead: this is how the simulator enters.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xdsl.dialects.builtin import f32, f64, i32, i64
 from xdsl.ir import Attribute
 
+from occamy_xdsl.files import temporary_folder
 from occamy_xdsl.lowering import linker, toolchain
 from occamy_xdsl.lowering.cuda.api import FUNCTIONS, LIBRARIES, Function, llvm_type
 from occamy_xdsl.lowering.host import PTR
@@ -59,8 +59,8 @@ def write_stub(library: str, path: Path, soname: str, functions: Sequence[Functi
     isa = toolchain.Isa.host()
     module = toolchain.optimize("".join(map(_stub, functions)), isa)
     exports = [name for function in functions for name in (function.name, HOOK + function.name)]
-    with tempfile.TemporaryDirectory(prefix="occamy-") as folder:
-        object_ = Path(folder) / f"{library}.o"
+    with temporary_folder() as folder:
+        object_ = folder / f"{library}.o"
         object_.write_bytes(toolchain.emit_object(module, isa))
         linker.link_shared([object_], path, exports, soname=soname)
 

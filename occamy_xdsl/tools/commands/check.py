@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from occamy_xdsl.report.names import printable
 from occamy_xdsl.tools.options import CompileOptions, ModelArgument, takes_compile_options
 from occamy_xdsl.tools.output import note, progress
 
@@ -47,14 +48,14 @@ def check(
         if spec.name not in inputs:
             inputs[spec.name] = bind.random_tensor(spec, seed, position)
     if each_node and (culprit := first_difference(compilation, against, inputs, tolerances)):
-        print(culprit)
+        print(printable(culprit))
         raise typer.Exit(1)
     want = reference(against, compilation)(inputs)
     comparisons = [
         bind.compare(name, value, want[name], *tolerances) for name, value in executable.run(inputs).items()
     ]
     for comparison in comparisons:
-        print(comparison)
+        print(printable(str(comparison)))
     if not all(comparison.equal for comparison in comparisons):
         if each_node:
             note("no node differs on its own: see whether --no-fuse, --no-inplace or --no-reuse changes that")

@@ -1,12 +1,12 @@
 """`occamy compile`: a model to an artefact, or to the program of any stage."""
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from occamy_xdsl.errors import UsageError
+from occamy_xdsl.files import temporary_folder
 from occamy_xdsl.tools.options import CompileOptions, Emit, ModelArgument, takes_compile_options
 from occamy_xdsl.tools.output import check_writable, note, progress, write_text
 
@@ -56,6 +56,7 @@ def compile(
     ] = None,
 ) -> None:
     """Compile a model."""
+    from occamy_xdsl.lowering.cpu.abi import weights_path
     from occamy_xdsl.lowering.cpu.emit import check_weights_place
 
     place = check_weights_place("file" if weights == "stream" else weights)
@@ -69,13 +70,15 @@ def compile(
         raise UsageError(f"{model}: a folder, not a model")
     stem = Path("model.onnx") if str(model) == "-" else model
     output = output or stem.with_name(stem.stem + SUFFIXES[emit])
-    if str(output) == "-":
-        if emit not in TEXTS:
-            raise UsageError(f"-o -: --emit {emit} is not text, it needs a file")
-    else:
-        check_writable(output, model)
+    if str(output) == "-" and emit not in TEXTS:
+        raise UsageError(f"-o -: --emit {emit} is not text, it needs a file")
+    reads = options.reads(model)
+    if str(output) != "-":
+        check_writable(output, *reads)
+    if place == "file":
+        check_writable(weights_path(output), *reads)
     if report is not None:
-        check_writable(report, model, output)
+        check_writable(report, *reads, output)
     with progress(f"compiling {model}"):
         compilation = options.compilation(model, stream_weights=weights == "stream")
         text = text_form(compilation, emit) if emit in TEXTS else None
@@ -106,5 +109,5 @@ def write_artefact(compilation: "Compilation", emit: str, output: Path, place: "
         "lib": artefacts.write_library,
         "exe": artefacts.write_executable,
     }[emit]
-    with tempfile.TemporaryDirectory(prefix="occamy-") as folder:
-        write(compilation.compiled(Path(folder)), output, place)
+    with temporary_folder() as folder:
+        write(compilation.compiled(folder), output, place)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from occamy_xdsl.errors import InvalidInputError, UsageError
+from occamy_xdsl.files import read_text
 from occamy_xdsl.tools.options import CompileOptions, ModelArgument, takes_compile_options
 from occamy_xdsl.tools.output import check_writable, progress, write_text
 
@@ -40,20 +41,20 @@ def report(
     ] = None,
 ) -> None:
     """Show the memory a model will need. No code is generated and no weights are read."""
-    if diff is not None and format == "html":
-        raise UsageError("--diff: not available with --format html")
     if diff is not None and (budgets or compare):
         raise UsageError(f"--diff: not available with {'--budgets' if budgets else '--compare'}")
     if budgets and (options.memory != "pool" or options.no_reuse):
         raise UsageError("--budgets: stripes need memory 'pool', with buffers that are reused")
     if str(output) != "-":
-        check_writable(output, model)
+        check_writable(output, *options.reads(model), *([] if diff is None else [diff]))
     old = None if diff is None else read_report(diff)
     with progress(f"planning {model}"):
         new = options.compilation(model).report(budgets=budgets, compare=compare)
     match format:
         case "html":
-            text = new.to_html()
+            from occamy_xdsl.report import html
+
+            text = html.page(new) if old is None else html.changes_page(old, new)
         case "json":
             from occamy_xdsl.report.changes import changes
 
@@ -74,7 +75,7 @@ def read_report(path: Path) -> "MemoryReport":
     from occamy_xdsl.report.memory import MemoryReport
 
     try:
-        return MemoryReport.from_json(path.read_bytes().decode(errors="replace"))
+        return MemoryReport.from_json(read_text(path))
     except OSError as error:
         raise InvalidInputError(f"{path}: {error.strerror}") from None
     except ValueError as error:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from occamy_xdsl.errors import UsageError
-from occamy_xdsl.files import replacing
+from occamy_xdsl.files import refuse_overwriting, replacing, temporary_folder
+from occamy_xdsl.report.names import printable
 from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
 from occamy_xdsl.tools.output import check_writable, make_folder, note, progress, write_text
 
@@ -68,8 +68,13 @@ def run(
     ] = None,
 ) -> None:
     """Run a model."""
+    from occamy_xdsl.lowering.cpu.abi import weights_path
     from occamy_xdsl.runtime import bind
 
+    if poison and options.memory != "pool":
+        raise UsageError(
+            f"--poison: --memory {options.memory} has no pool to fill, each run allocates its buffers"
+        )
     if trace is not None and not simulate:
         raise UsageError("--trace: only a simulation has one, see --simulate")
     if simulate:
@@ -78,18 +83,25 @@ def run(
                 raise UsageError(
                     f"{option}: not with --simulate, which says nothing about time and checks all reads"
                 )
+    reads = bind.files_of([*input, *expect])
+    if (trace, profile, output) != (None, None, None):
+        reads += [model, weights_path(model)] if is_artefact(model) else options.reads(model)
     if trace is not None:
-        check_writable(trace, model)
+        check_writable(trace, *reads)
     if (rtol, atol) != (None, None) and not expect:
         raise UsageError("--rtol and --atol: nothing is compared without --expect")
     if profile is not None:
         if is_artefact(model):
             raise UsageError(f"--profile: needs the model, {model} is compiled already")
-        check_writable(profile, model, *([] if trace is None else [trace]))
+        check_writable(profile, *reads, *([] if trace is None else [trace]))
     if output is not None:
         make_folder(output)
     executable = SimulatedModel(model, options, trace) if simulate else load(model, options)
+    if poison and not isinstance(executable, SimulatedModel):
+        executable.check_poison()
     signature = executable.signature
+    if output is not None:
+        refuse_overwriting(output_files(signature, output), reads)
     inputs = bind.parse_inputs(input, signature.inputs)
     expected = bind.parse_expectations(expect, signature.outputs)
     missing = [spec.name for spec in signature.inputs if spec.name not in inputs]
@@ -118,7 +130,7 @@ def run(
             bind.RTOL if rtol is None else rtol,
             bind.ATOL if atol is None else atol,
         )
-        print(comparison)
+        print(printable(str(comparison)))
         failed |= not comparison.equal
     if poison and not isinstance(executable, SimulatedModel):
         poisoned = executable.run(inputs, poison=True)
@@ -174,9 +186,9 @@ class SimulatedModel:
         from occamy_xdsl.simulator import Simulator
 
         simulator = Simulator(architecture=compilation.options.processor)
-        with TemporaryDirectory(prefix="occamy-") as folder:
-            library = Path(folder) / "model.so"
-            write_library(compilation.compiled(Path(folder)), library)
+        with temporary_folder() as folder:
+            library = folder / "model.so"
+            write_library(compilation.compiled(folder), library)
             return simulate(library, inputs, simulator), simulator
 
     def run(self, inputs: "dict[str, Array]") -> "dict[str, Array]":
@@ -197,7 +209,9 @@ def pool_map(report: "MemoryReport") -> str:
     """Where each buffer is in the pool, and when."""
     placed = [t for t in report.tensors if t.offset is not None and t.alias_of is None]
     rows = (
-        f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  {t.kind} {t.name} of '{t.node}'"
+        printable(
+            f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  {t.kind} {t.name} of '{t.node}'"
+        )
         for t in sorted(placed, key=lambda t: (t.offset or 0, t.first))
     )
     return "\n".join([f"pool of {report.pool_bytes} bytes", *rows])
@@ -255,7 +269,7 @@ def summary(name: str, value: "Array") -> str:
     """Name, type and shape; least, mean and greatest element; the five greatest of a vector."""
     import numpy as np
 
-    line = f"{name}: {value.dtype.name}[{','.join(map(str, value.shape))}]"
+    line = f"{printable(name)}: {value.dtype.name}[{','.join(map(str, value.shape))}]"
     if not value.size:
         return f"{line} empty"
     wide = value.astype(np.float64)
@@ -271,8 +285,13 @@ def save(signature: "Signature", outputs: Mapping[str, "Array"], folder: Path) -
     """Writes each output to a .npy file in `folder`."""
     import numpy as np
 
+    for path, value in zip(output_files(signature, folder), outputs.values(), strict=True):
+        with replacing(path) as temporary:
+            np.save(temporary, value, allow_pickle=False)
+
+
+def output_files(signature: "Signature", folder: Path) -> list[Path]:
+    """The .npy file of each output in `folder`."""
     from occamy_xdsl.lowering.signature import file_names
 
-    for file, value in zip(file_names(signature.outputs), outputs.values(), strict=True):
-        with replacing(folder / file) as temporary:
-            np.save(temporary, value, allow_pickle=False)
+    return [folder / name for name in file_names(signature.outputs)]

@@ -1,5 +1,6 @@
 """`occamy tune`: which algorithm each convolution of a model is fastest with, measured on this machine's GPU."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,7 @@ def tune(
         raise UsageError(
             f"tune: kernels for '{resolved.target}' are chosen by shape alone, see --target cuda"
         )
-    check_writable(output, model)
+    check_writable(output, *replace(options, tuning=None).reads(model))
     found = device()
     machine = Machine(found.name, found.architecture, found.cudnn)
     database = Database.load(output) if output.exists() else Database({})

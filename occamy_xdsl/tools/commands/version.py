@@ -15,12 +15,17 @@ def version(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Print the versions of the compiler and of what it builds on."""
-    versions = {"occamy-xdsl": VERSION} | tool_versions()
-    if as_json:
-        print(json.dumps(versions, indent=2))
-        return
-    for name, text in versions.items():
-        print(f"{name:<12} {text}")
+    print(json.dumps(versions(), indent=2) if as_json else version_table())
+
+
+def versions() -> dict[str, str]:
+    """Versions of the compiler and of what it builds on."""
+    return {"occamy-xdsl": VERSION} | tool_versions()
+
+
+def version_table() -> str:
+    """`versions` for reading, one a line."""
+    return "\n".join(f"{name:<12} {text}" for name, text in versions().items())
 
 
 def tool_versions() -> dict[str, str]:

@@ -77,6 +77,27 @@ def test_run(library: Library) -> None:
     library.destroy(model)
 
 
+def test_a_success_leaves_no_message(library: Library) -> None:
+    """Of a failed create, of a run without a model, and of a failed run."""
+    model, pool = ctypes.c_void_p(), ctypes.create_string_buffer(2 * PAGE)
+    misaligned = ctypes.c_void_p(-(-ctypes.addressof(pool) // 64) * 64 + 4)
+    for fail in (
+        lambda: library.create(ctypes.byref(model), misaligned),
+        lambda: library.run(None, None, None),
+    ):
+        assert fail() == abi.Code.BAD_ARGUMENT
+        assert library.message() != ""
+        assert library.create(ctypes.byref(model), None) == abi.Code.OK
+        assert library.message() == library.message(model) == ""
+        library.destroy(model)
+    assert library.create(ctypes.byref(model), None) == abi.Code.OK
+    assert library.run(model, None, None) == abi.Code.BAD_ARGUMENT
+    assert library.message(model) != ""
+    assert library.message() == ""
+    check_run(library, model)
+    library.destroy(model)
+
+
 def test_describes_itself(library: Library) -> None:
     assert library.pool_bytes() == PAGE
     assert json.loads(library.signature()) == {
@@ -92,6 +113,7 @@ def test_describes_itself(library: Library) -> None:
         "version": "0.1.0",
         "pool_bytes": PAGE,
         "pool_alignment": 64,
+        "memory": "pool",
         "weights_bytes": PAGE,
     }
 
