@@ -457,7 +457,7 @@ class KernelBuilder:
         if target == "i1":
             return value
         float_, lanes = element_type(value), vector_ops.lanes_of(value)
-        bits = cast(FixedBitwidthType, STORAGE_TYPES[target]).bitwidth
+        bits = STORAGE_TYPES[target].bitwidth
         low, high = (0, 2**bits - 1) if target.startswith("ui") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         # The largest float that does not round up past the largest integer.
         excess = max(high.bit_length() - (24 if float_ == f32 else 53), 0)
