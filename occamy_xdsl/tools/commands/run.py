@@ -197,8 +197,7 @@ def pool_map(report: "MemoryReport") -> str:
     """Where each buffer is in the pool, and when."""
     placed = [t for t in report.tensors if t.offset is not None and t.alias_of is None]
     rows = (
-        f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  "
-        f"{t.kind if t.name == t.kind else f'{t.kind} {t.name}'} of '{t.node}'"
+        f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  {t.kind} {t.name} of '{t.node}'"
         for t in sorted(placed, key=lambda t: (t.offset or 0, t.first))
     )
     return "\n".join([f"pool of {report.pool_bytes} bytes", *rows])
