@@ -13,7 +13,7 @@ not run again. Noted are
   for the model, and more after its runs.
 
 With `--simulate` nothing is timed or written: it tries this script, and the models, without a GPU. Apart from that it
-needs Python, numpy and xDSL, and neither a compiler nor the network.
+needs Python, numpy, cuda-bindings and xDSL, and neither a compiler nor the network.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """
 Packs what has to be carried to a machine with a GPU and without a network, into one archive.
 
-There it needs Python 3.11 with numpy and ml_dtypes, and CUDA 13 with cuDNN 9 and cuBLAS, which PyTorch brings:
+There it needs Python 3.11 with numpy and ml_dtypes, and CUDA 13 with cuDNN 9, cuBLAS and cuda-bindings, which PyTorch
+brings:
 
     tar xf gpu-pack.tar.xz && python3 gpu-pack/gpu_check.py
 

@@ -827,7 +827,7 @@ REDUCTIONS = "Sum Sum Mean Mean Max Max Min Prod L1 L2 SumSquare LogSumExp LogSu
 def reduce(g: Generator) -> Value:
     x = g.real() if g.maybe(0.9) else g.pick(lambda v: v.array.dtype.kind == "i")
     kind = "Reduce" + g.one(REDUCTIONS)
-    if not x.array.size and kind != "ReduceSum":
+    if not x.array.size and (kind == "ReduceMean" or ("Log" in kind and x.array.dtype.kind == "i")):
         raise RefusedError("undefined")
     keep = g.below(2)
     if g.maybe(0.15) or not x.rank:
@@ -1006,6 +1006,8 @@ def subgraph(g: Generator, build: Callable[[], Sequence[Value]], inputs: Sequenc
 
 def condition(g: Generator) -> Value:
     x = g.real()
+    if not x.array.size:
+        raise RefusedError("undefined")
     mean = g.add("ReduceMean", x, keepdims=0)
     bound = float(mean.array) + g.one([-0.3, 0.3])
     return g.add("Greater", mean, g.known(bound, x.array.dtype))

@@ -197,6 +197,14 @@ def _elementwise(op: dnn.ElementwiseOp, groups: Groups) -> tuple[Array, ...]:
     return evaluate_block(op.body.block, [np.broadcast_to(a, shape) for a in groups["ins"]])
 
 
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    """Of nothing it is 0 / 0: NaN, and 0 in integers."""
+    dtype = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)
+    count = np.prod([x.shape[axis] for axis in axes], dtype=np.int64)
+    mean = np.asarray(x.sum(axis=axes, dtype=dtype) / dtype.type(count))
+    return mean if x.dtype == dtype else np.nan_to_num(mean)
+
+
 def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
     top = x.max(axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0)
@@ -205,7 +213,7 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
 
 _REDUCTIONS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
     "sum": lambda x, axes: x.sum(axis=axes, dtype=x.dtype),
-    "mean": lambda x, axes: x.mean(axis=axes, dtype=x.dtype if x.dtype.kind == "f" else np.float64),
+    "mean": _mean,
     "max": lambda x, axes: x.max(axis=axes, initial=_lowest(x.dtype)),
     "min": lambda x, axes: x.min(axis=axes, initial=_highest(x.dtype)),
     "prod": lambda x, axes: x.prod(axis=axes, dtype=x.dtype),
@@ -225,8 +233,18 @@ def _highest(dtype: np.dtype[Any]) -> Any:
 
 def _reduce(op: dnn.ReduceOp, groups: Groups) -> tuple[Array, ...]:
     (x,) = groups["input"]
-    axes = dnn.ints(op.axes)
-    return (_REDUCTIONS[op.kind.data](x, axes) if axes else _REDUCTIONS[op.kind.data](x[None], (0,)),)
+    kind, axes = op.kind.data, dnn.ints(op.axes)
+    roots = x.dtype.kind != "f" and kind in ("l2", "log_sum", "log_sum_exp")
+    operand = x.astype(np.float64) if roots else x
+    result = _REDUCTIONS[kind](operand, axes) if axes else _REDUCTIONS[kind](operand[None], (0,))
+    return (_to_integers(result, x.dtype) if roots else result,)
+
+
+def _to_integers(values: Array, dtype: np.dtype[Any]) -> Array:
+    """f64 towards zero; out of the range the nearest f64 in it, and for NaN the least."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    largest = float(high) if float(high) <= high else np.nextafter(float(high), 0)
+    return np.fmin(np.fmax(values, low), largest).astype(dtype)
 
 
 def _arg_reduce(op: dnn.ArgReduceOp, groups: Groups) -> tuple[Array, ...]:

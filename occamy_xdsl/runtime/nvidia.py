@@ -1,4 +1,4 @@
-"""NVIDIA's libraries in this process: loading them, and calling their functions."""
+"""NVIDIA's libraries in this process: loading them, and calling those functions that `cuda.bindings` has not."""
 
 import ctypes
 import importlib.util
@@ -9,7 +9,13 @@ from typing import Any
 from occamy_xdsl.errors import NoDeviceError, OccamyError
 from occamy_xdsl.lowering.cuda.api import C_TYPES, FUNCTIONS, LIBRARIES, llvm_type
 
-_HINT = "`occamy run M.onnx --target cuda --simulate` needs none"
+SIMULATE = "`occamy run M.onnx --target cuda --simulate` needs none"
+INSTALL = "`pip install occamy-xdsl[cuda]` brings it"
+
+
+def no_device(fact: str, hint: str = SIMULATE) -> NoDeviceError:
+    """The error that a fact is, with what helps."""
+    return NoDeviceError(f"no GPU can be used here: {fact}; {hint}")
 
 
 def load_libraries() -> None:
@@ -28,10 +34,14 @@ def load_libraries() -> None:
             except OSError as error:
                 errors.append(str(error))
         else:
-            raise NoDeviceError(f"no GPU can be used here: {errors[-1]}; {_HINT}")
+            raise no_device(errors[-1], SIMULATE if library is LIBRARIES["cuda"] else INSTALL)
     count = ctypes.c_int(0)
-    if status("cudaGetDeviceCount", ctypes.byref(count)) or not count.value:
-        raise NoDeviceError(f"no GPU can be used here: there is none; {_HINT}")
+    try:
+        call("cudaGetDeviceCount", ctypes.byref(count))
+    except OccamyError as error:
+        raise no_device(str(error)) from None
+    if not count.value:
+        raise no_device("there is none")
 
 
 def _in_wheels(soname: str) -> list[Path]:
@@ -68,15 +78,10 @@ def check(name: str, code: int) -> None:
 
 
 def _text(library: str, code: int) -> str:
-    """What a status means, in the library's words."""
-    if library == "cuda":
-        text = ctypes.c_char_p()
-        status("cuGetErrorString", code, ctypes.byref(text))
-        return (text.value or b"unknown error").decode()
-    name = {"cudart": "cudaGetErrorString", "cudnn": "cudnnGetErrorString"}.get(
-        library, "cublasGetStatusString"
-    )
-    return ctypes.string_at(status(name, code)).decode()
+    """What a status of the runtime or of cuDNN means, in the library's words."""
+    name = {"cudart": "cudaGetErrorString", "cudnn": "cudnnGetErrorString"}[library]
+    text = status(name, code)  # null from a stub outside of a simulation
+    return ctypes.string_at(text).decode() if text else "unknown error"
 
 
 def create(name: str, *arguments: Any) -> int:

@@ -12,7 +12,16 @@ import numpy as np
 
 from occamy_xdsl.lowering.cuda.api import CONSTANTS
 from occamy_xdsl.lowering.cuda.convolutions import IMPLICIT_GEMM, Choice, Problem
-from occamy_xdsl.runtime.device import Timer, elapsed, free_bytes
+from occamy_xdsl.runtime.device import (
+    Timer,
+    allocated,
+    download,
+    elapsed,
+    free_bytes,
+    new_stream,
+    synchronize,
+    upload,
+)
 from occamy_xdsl.runtime.nvidia import call, check, create, status
 
 ALGORITHMS = tuple(
@@ -23,11 +32,7 @@ ALGORITHMS = tuple(
 TOLERANCE = 1e-3
 """How far a result may be from that of IMPLICIT_GEMM, as a share of its largest value."""
 
-_FLOAT, _H2D, _D2H = (
-    CONSTANTS[name] for name in ("CUDNN_DATA_FLOAT", "cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost")
-)
-
-
+_FLOAT = CONSTANTS["CUDNN_DATA_FLOAT"]
 _ONE, _ZERO = ctypes.c_float(1), ctypes.c_float(0)
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -70,28 +75,20 @@ def _handle(stack: ExitStack, make: str, destroy: str, *arguments: int) -> int:
     return handle
 
 
-def _memory(size: int, stack: ExitStack) -> int:
-    """Device memory; it is released with the stack."""
-    return _handle(stack, "cudaMalloc", "cudaFree", size)
-
-
 class _Convolution:
     """A convolution with everything that it needs on the device but workspace."""
 
     def __init__(self, problem: Problem, stack: ExitStack):
         self._y_shape = problem.y
         self._stack = stack
-        flags = CONSTANTS["cudaStreamNonBlocking"]
-        self._stream = _handle(stack, "cudaStreamCreateWithFlags", "cudaStreamDestroy", flags)
+        self._stream = stack.enter_context(new_stream())
         self._cudnn = _handle(stack, "cudnnCreate", "cudnnDestroy")
         call("cudnnSetStream", self._cudnn, self._stream)
         generator = np.random.default_rng(0)
         shapes = problem.x, problem.w, problem.y
-        self._x, self._w, self._y = (_memory(4 * prod(shape), stack) for shape in shapes)
+        self._x, self._w, self._y = (stack.enter_context(allocated(4 * prod(s))) for s in shapes)
         for address, shape in ((self._x, problem.x), (self._w, problem.w)):
-            values = generator.standard_normal(prod(shape), np.float32)
-            call("cudaMemcpyAsync", address, values.ctypes.data, values.nbytes, _H2D, self._stream)
-            call("cudaStreamSynchronize", self._stream)
+            upload(generator.standard_normal(prod(shape), np.float32), address, self._stream)
         self._describe(problem)
 
     def _describe(self, problem: Problem) -> None:
@@ -138,8 +135,8 @@ class _Convolution:
     def _workspace(self, size: int) -> Generator[int | None]:
         """The address of `size` bytes; null where there are none."""
         with ExitStack() as stack:
-            yield _memory(size, stack) if size else None
-            call("cudaStreamSynchronize", self._stream)
+            yield stack.enter_context(allocated(size)) if size else None
+            synchronize(self._stream)
 
     def _run(self, algorithm: int, workspace: int | None, size: int) -> int:
         return status(
@@ -151,8 +148,7 @@ class _Convolution:
     def _result(self) -> Array:
         """The result of the last run, once it is there."""
         y = np.empty(self._y_shape, np.float32)
-        call("cudaMemcpyAsync", y.ctypes.data, self._y, y.nbytes, _D2H, self._stream)
-        call("cudaStreamSynchronize", self._stream)
+        download(self._y, y, self._stream)
         return y
 
     def result(self, algorithm: int) -> Array:

@@ -18,9 +18,7 @@ from occamy_xdsl.simulator.memory import Region
 
 VERSION = 13000
 """What the runtime and the driver say their version is: 1000 major + 10 minor."""
-_H2D, _D2H, _D2D = (
-    CONSTANTS[f"cudaMemcpy{way}"] for way in ("HostToDevice", "DeviceToHost", "DeviceToDevice")
-)
+H2D, D2H, D2D = (CONSTANTS[f"cudaMemcpy{way}"] for way in ("HostToDevice", "DeviceToHost", "DeviceToDevice"))
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class CudaRuntime(SimulatedLibrary):
             raise FaultError(f"the simulator knows no value of device attribute {attribute}")
         host_memory.write_result(result, values[attribute], "int32")
 
-    @implements("cudaRuntimeGetVersion", "cudaDriverGetVersion")
+    @implements("cudaRuntimeGetVersion", "cudaDriverGetVersion", "cuDriverGetVersion")
     def get_version(self, result: int | None) -> None:
         host_memory.write_result(result, VERSION, "int32")
 
@@ -198,22 +196,22 @@ class CudaRuntime(SimulatedLibrary):
         device, memory = self.device, self.device.memory
         if not target or not source:
             raise FaultError("a null pointer")
-        if kind not in (_H2D, _D2H, _D2D):
+        if kind not in (H2D, D2H, D2D):
             raise RefusalError(CONSTANTS["cudaErrorInvalidMemcpyDirection"], f"unknown direction {kind}")
         to, from_ = Region.of_bytes(target, size), Region.of_bytes(source, size)
 
         def action() -> None:
-            if kind == _H2D:
+            if kind == H2D:
                 data = np.frombuffer(host_memory.read_bytes(source, size, "source of the copy"), np.uint8)
                 memory.write(to, data)
-            elif kind == _D2H:
+            elif kind == D2H:
                 host_memory.write_bytes(target, memory.read(from_), "target of the copy")
             else:
                 memory.write(to, memory.read(from_))
 
-        if kind == _D2D and to.overlaps(from_):
+        if kind == D2D and to.overlaps(from_):
             raise FaultError("source and target overlap")
-        way = {_H2D: "host to device", _D2H: "device to host", _D2D: "device to device"}[kind]
+        way = {H2D: "host to device", D2H: "device to host", D2D: "device to device"}[kind]
         device.copied_bytes[way] += size
         device.enqueue(device.stream(stream), "cudaMemcpyAsync", action, way=way, bytes=size)
 

@@ -1,15 +1,22 @@
 """
-The CUDA driver: modules of PTX and launches of their kernels.
+The CUDA driver: its device and context, modules of PTX and launches of their kernels.
 
-Source: CUDA Driver API 13, modules Module Management and Execution Control.
+Memory, streams and events are those of the runtime, under the driver's names.
+
+Source: CUDA Driver API 13, modules Initialization, Version, Device, Primary Context, Context, Module, Memory, Stream
+and Event Management, and Execution Control.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from occamy_xdsl.lowering.cuda.api import CONSTANTS
 from occamy_xdsl.simulator import host_memory, ptx
+from occamy_xdsl.simulator.cudart import D2H, H2D, CudaRuntime
 from occamy_xdsl.simulator.device import Device
 from occamy_xdsl.simulator.faults import FaultError, RefusalError
 from occamy_xdsl.simulator.functions import SimulatedLibrary, implements
@@ -31,12 +38,18 @@ class ModuleFunction:
     name: str
 
 
+_CONTEXT = 0x7100_0000_0000
+"""Handle of the primary context, the only one."""
+
+
 class CudaDriver(SimulatedLibrary):
     """libcuda."""
 
-    def __init__(self, device: Device, *, parameters_end_with_null: bool):
+    def __init__(self, device: Device, runtime: CudaRuntime, *, parameters_end_with_null: bool):
         super().__init__(device)
+        self._runtime = runtime
         self._parameters_end_with_null = parameters_end_with_null
+        self._initialized = False
         # Functions are no resources: they are never destroyed and cannot leak.
         self._functions: dict[int, ModuleFunction] = {}
 
@@ -44,12 +57,98 @@ class CudaDriver(SimulatedLibrary):
         if not self.device.has_context:
             raise FaultError("no context: call cudaSetDevice or another function of the runtime first")
 
-    @implements("cuDeviceGetName")
-    def get_name(self, result: int | None, size: int, number: int) -> None:
+    def _check_device(self, number: int) -> None:
+        # A function of the runtime initialises the driver, too.
+        if not self._initialized and not self.device.has_context:
+            raise FaultError("the driver is not initialised: call cuInit first")
         if number != 0:
             raise RefusalError(CONSTANTS["CUDA_ERROR_INVALID_DEVICE"], f"there is no device {number}")
+
+    # --- device and context ---
+
+    @implements("cuInit")
+    def initialize(self, flags: int) -> None:
+        self._initialized = True
+
+    @implements("cuDeviceGet")
+    def get_device(self, result: int | None, number: int) -> None:
+        self._check_device(number)
+        host_memory.write_result(result, number, "int32")
+
+    @implements("cuDeviceGetAttribute")
+    def get_attribute(self, result: int | None, attribute: int, number: int) -> None:
+        self._check_device(number)
+        self._runtime.get_attribute(result, attribute, number)
+
+    @implements("cuDevicePrimaryCtxRetain")
+    def retain_context(self, result: int | None, number: int) -> None:
+        self._check_device(number)
+        host_memory.write_result(result, _CONTEXT)
+
+    @implements("cuCtxGetCurrent")
+    def get_context(self, result: int | None) -> None:
+        self._check_device(0)
+        host_memory.write_result(result, _CONTEXT if self.device.has_context else 0)
+
+    @implements("cuCtxSetCurrent")
+    def set_context(self, context: int | None) -> None:
+        self._check_device(0)
+        if context != _CONTEXT:
+            raise FaultError(f"{context or 0:#x} is not the primary context")
+        self.device.has_context = True
+
+    @implements("cuCtxGetDevice")
+    def get_current_device(self, result: int | None) -> None:
+        self._check_context()
+        host_memory.write_result(result, 0, "int32")
+
+    @implements("cuDeviceGetName")
+    def get_name(self, result: int | None, size: int, number: int) -> None:
+        self._check_device(number)
         text = b"simulator"[: size - 1] + b"\0"
         host_memory.write_bytes(result, np.frombuffer(text, np.uint8), "the name")
+
+    # --- memory, streams and events ---
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """Those of the base class, and those that do what functions of the runtime do where there is a context."""
+        runtime = self._runtime
+        same: dict[str, Callable[..., Any]] = {
+            "cuMemGetInfo_v2": runtime.get_memory_info,
+            "cuMemFree_v2": runtime.free,
+            "cuStreamCreate": runtime.create_stream,
+            "cuStreamSynchronize": runtime.synchronize_stream,
+            "cuStreamDestroy_v2": runtime.destroy_stream,
+            "cuEventCreate": runtime.create_event,
+            "cuEventRecord": runtime.record_event,
+            "cuEventSynchronize": runtime.synchronize_event,
+            "cuEventElapsedTime_v2": runtime.elapsed_time,
+            "cuEventDestroy_v2": runtime.destroy_event,
+        }
+        return super().functions() | {name: partial(self._in_context, same[name]) for name in same}
+
+    def _in_context(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self._check_context()
+        return function(*arguments)
+
+    @implements("cuMemAlloc_v2")
+    def allocate(self, result: int | None, size: int) -> None:
+        self._check_context()
+        if not size:
+            raise RefusalError(CONSTANTS["CUDA_ERROR_INVALID_VALUE"], "an allocation of no bytes")
+        self._runtime.allocate(result, size)
+
+    @implements("cuMemcpyHtoDAsync_v2")
+    def copy_to_device(self, target: int, source: int | None, size: int, stream: int | None) -> None:
+        self._check_context()
+        self._runtime.copy(target, source, size, H2D, stream)
+
+    @implements("cuMemcpyDtoHAsync_v2")
+    def copy_to_host(self, target: int | None, source: int, size: int, stream: int | None) -> None:
+        self._check_context()
+        self._runtime.copy(target, source, size, D2H, stream)
+
+    # --- kernels ---
 
     @implements("cuModuleLoadData")
     def load(self, result: int | None, image: int | None) -> None:

@@ -11,6 +11,7 @@ integrated device that reaches all memory of the host reads it at the host's add
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -82,10 +83,26 @@ class Region:
         return (last + 1) * np.dtype(self.dtype).itemsize
 
     def overlaps(self, other: "Region") -> bool:
-        """Whether the two share an address."""
-        if not self.bytes or not other.bytes:
+        """Whether the two share an address; images of which channels alternate with others' do not."""
+        begin, end = max(self.address, other.address), min(r.address + r.bytes for r in (self, other))
+        if not self.bytes or not other.bytes or begin >= end:
             return False
-        return self.address < other.address + other.bytes and other.address < self.address + self.bytes
+        if self._is_dense and other._is_dense:
+            return True
+        low = min(self.address, other.address)
+        taken = np.zeros(max(r.address + r.bytes for r in (self, other)) - low, np.bool_)
+        self._of(taken, low)[...] = True
+        return bool(other._of(taken, low).any())
+
+    @property
+    def _is_dense(self) -> bool:
+        return self.bytes == np.dtype(self.dtype).itemsize * prod(self.shape)
+
+    def _of(self, memory: Array, low: int) -> Array:
+        """The bytes of the elements in `memory`, an array of bytes from address `low` on."""
+        size = np.dtype(self.dtype).itemsize
+        strides = (*(size * step for step in self.strides), 1)
+        return np.lib.stride_tricks.as_strided(memory[self.address - low :], (*self.shape, size), strides)
 
 
 class DeviceMemory:

@@ -2,10 +2,11 @@
 
 import atexit
 import ctypes
+import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,9 @@ _STATUS_PREFIXES = {
     "cublas": "CUBLAS_STATUS_",
 }
 
+_LOOKUP = "cuGetProcAddress_v2"
+"""The one function that is served also while nothing is simulated."""
+_SERVED = [function for function in FUNCTIONS.values() if function.name != _LOOKUP]
 
 JETSONS = ("sm_72", "sm_87")
 """Architectures of which all devices are integrated: Xavier and Orin."""
@@ -55,6 +59,44 @@ def _stub_libraries() -> dict[str, ctypes.CDLL]:
         entry.restype = C_TYPES[llvm_type(function.result)]
         entry.argtypes = [C_TYPES[p.llvm_type] for p in function.parameters]
     return libraries
+
+
+def _prototype(function: Function) -> Any:
+    """The type of callbacks that serve a function."""
+    result = C_TYPES[llvm_type(function.result)]
+    return ctypes.CFUNCTYPE(result, *(C_TYPES[p.llvm_type] for p in function.parameters))
+
+
+def _set_hook(function: Function, callback: Any) -> None:
+    """Lets a callback, or with None nobody, serve the calls of a stub."""
+    hook = ctypes.c_void_p.in_dll(_stub_libraries()[function.library], stubs.HOOK + function.name)
+    hook.value = None if callback is None else ctypes.cast(callback, ctypes.c_void_p).value
+
+
+@cache
+def _symbol_lookup() -> Any:
+    """
+    `cuGetProcAddress` of the stubs, as a callback that lives as long as the process.
+
+    A program, as `cuda.bindings` is, asks once, and may do so while nothing is simulated. The stub of a driver's
+    function has one version; it is found by the name without that.
+    """
+    library = _stub_libraries()["cuda"]
+    entries = {
+        re.sub(r"_v\d+$", "", f.name): ctypes.cast(getattr(library, f.name), ctypes.c_void_p).value or 0
+        for f in FUNCTIONS.values()
+        if f.library == "cuda"
+    }
+
+    def find(symbol: int | None, result: int | None, version: int, flags: int, found: int | None) -> int:
+        try:
+            entry = entries.get(host_memory.read_string(symbol, "the symbol"), 0)
+            host_memory.write_result(result, entry)
+        except FaultError:
+            return CONSTANTS["CUDA_ERROR_INVALID_VALUE"]
+        return 0 if entry else CONSTANTS["CUDA_ERROR_NOT_FOUND"]
+
+    return _prototype(FUNCTIONS[_LOOKUP])(find)
 
 
 class _ErrorTexts:
@@ -135,7 +177,9 @@ class Simulator:
         self._runtime = CudaRuntime(self._device)
         self._implementations: dict[str, Callable[..., Any]] = {
             **self._runtime.functions(),
-            **CudaDriver(self._device, parameters_end_with_null=parameters_end_with_null).functions(),
+            **CudaDriver(
+                self._device, self._runtime, parameters_end_with_null=parameters_end_with_null
+            ).functions(),
             **Cudnn(self._device, workspace_bytes).functions(),
             **Cublas(self._device).functions(),
             **_ErrorTexts().functions(),
@@ -176,20 +220,18 @@ class Simulator:
     def __enter__(self) -> "Simulator":
         if Simulator._active is not None:
             raise UsageError("a simulation is already running in this process")
-        libraries = _stub_libraries()
+        _set_hook(FUNCTIONS[_LOOKUP], _symbol_lookup())
         Simulator._active = self
-        for name, function in FUNCTIONS.items():
-            result = C_TYPES[llvm_type(function.result)]
-            prototype = ctypes.CFUNCTYPE(result, *(C_TYPES[p.llvm_type] for p in function.parameters))
-            callback = self._callbacks[name] = prototype(self._server(function))
-            self._hook(libraries, function).value = ctypes.cast(callback, ctypes.c_void_p).value
+        for function in _SERVED:
+            callback = self._callbacks[function.name] = _prototype(function)(self._server(function))
+            _set_hook(function, callback)
         return self
 
     def __exit__(
         self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for function in FUNCTIONS.values():
-            self._hook(_stub_libraries(), function).value = None
+        for function in _SERVED:
+            _set_hook(function, None)
         Simulator._active = None
         for message in self.leaks():
             self._device.violation(message, ("exit", 0))
@@ -197,10 +239,6 @@ class Simulator:
             raise self._errors[0]
         if error is None and self._strict and self.violations:
             raise SimulationError(self.violations)
-
-    @staticmethod
-    def _hook(libraries: Mapping[str, ctypes.CDLL], function: Function) -> ctypes.c_void_p:
-        return ctypes.c_void_p.in_dll(libraries[function.library], stubs.HOOK + function.name)
 
     def load(self, path: Path) -> ctypes.CDLL:
         """Load a shared library whose calls of CUDA this simulator serves."""
@@ -241,7 +279,7 @@ class Simulator:
                 # It cannot pass through the calling machine code.
                 self._errors.append(error)
                 return CONSTANTS["cudaErrorUnknown"]
-            if name == "cudaMalloc":
+            if name in ("cudaMalloc", "cuMemAlloc_v2"):
                 self._allocations += 1
             return status
 

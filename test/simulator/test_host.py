@@ -214,6 +214,56 @@ def test_modules_and_contexts(program, lenient: Simulator) -> None:
         p.call("cuModuleLoadData", result, image, status=209)
 
 
+def test_the_driver_alone(program, lenient: Simulator) -> None:
+    """A program that never calls the runtime needs cuInit and a context."""
+    result = ctypes.byref(ctypes.c_void_p())
+    with lenient as simulator:
+        p = program(simulator)
+        p.call("cuDeviceGet", result, 0, status=1)  # not initialised
+        p.call("cuInit", 0)
+        p.call("cuDeviceGet", result, 1, status=101)
+        assert p.make("cuCtxGetCurrent") == 0
+        p.call("cuCtxGetDevice", result, status=1)  # no context
+        p.call("cuMemAlloc_v2", result, 4, status=1)
+        context = p.make("cuDevicePrimaryCtxRetain", 0)
+        p.call("cuCtxSetCurrent", context + 1, status=1)
+        p.call("cuCtxSetCurrent", context)
+        assert p.make("cuCtxGetCurrent") == context
+        p.call("cuMemAlloc_v2", result, 0, status=1)
+        stream, x, back = p.make("cuStreamCreate", 1), p.make("cuMemAlloc_v2", X.nbytes), np.zeros_like(X)
+        p.call("cuMemcpyHtoDAsync_v2", x, X.ctypes.data, X.nbytes, stream)
+        p.call("cuMemcpyDtoHAsync_v2", back.ctypes.data, x, X.nbytes, stream)
+        assert not back.any()
+        p.call("cuStreamSynchronize", stream)
+        np.testing.assert_array_equal(back, X)
+        p.call("cuStreamDestroy_v2", stream)
+    for fact in ("call cuInit first", "no context", "is not the primary context", f"{X.nbytes} bytes"):
+        assert fact in messages(simulator), fact
+    assert simulator.report().allocations == 1
+    assert simulator.report().refusals[-1].endswith("an allocation of no bytes")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "known"), [(b"cuMemGetInfo", True), (b"cuMemGetInfo_v2", False), (None, False)]
+)
+def test_addresses_of_the_driver(program, symbol: bytes | None, known: bool) -> None:
+    """cuGetProcAddress takes names without versions, and gives addresses that work in later simulations."""
+    function = ctypes.c_void_p(1)
+    status = 0 if known else 1 if symbol is None else 500
+    with Simulator() as simulator:
+        program(simulator).call(
+            "cuGetProcAddress_v2", symbol, ctypes.byref(function), 13000, 0, None, status=status
+        )
+    assert bool(function.value) == known or symbol is None
+    if known:
+        info = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(function.value)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        with Simulator(capacity=1234) as simulator:
+            simulator.call("cudaSetDevice", 0)
+            assert info(ctypes.addressof(free), ctypes.addressof(total)) == 0
+        assert total.value == 1234
+
+
 def test_streams_and_events(program, lenient: Simulator) -> None:
     """Work of another stream is there only if an event orders it."""
     with lenient as simulator:

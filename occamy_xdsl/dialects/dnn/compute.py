@@ -511,6 +511,11 @@ class ReduceOp(KernelOp):
     """
     Reduces the input along `axes`; the kind names the operation. The result keeps no reduced dimension.
 
+    Of no elements a sum is 0, a product 1, a maximum and a logarithm minus infinity or the least integer, a minimum
+    the opposite. The mean, which ONNX leaves undefined, is NaN as in numpy (ONNX Runtime says 0), and 0 in integers.
+    In integers, roots and logarithms are computed in f64; what is out of range becomes the nearest f64 in it, and NaN
+    the least integer.
+
     Constraints:
 
     - (C1) `kind` is one of sum, mean, max, min, prod, l1, l2, sum_square, log_sum, log_sum_exp.

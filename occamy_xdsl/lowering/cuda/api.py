@@ -2,7 +2,8 @@
 The functions of NVIDIA's libraries that the CUDA target calls, as the C prototypes of their headers.
 
 This one table drives the declarations in generated host code, the stub libraries that artefacts are linked
-against, and the simulator. The cuDNN functions are those of the API that version 8 (Jetson) and 9 share.
+against, and the simulator. Some of the driver's functions are there for `cuda.bindings` alone, through which
+`runtime.device` calls them. The cuDNN functions are those of the API that version 8 (Jetson) and 9 share.
 
 Sources: cuda_runtime_api.h and driver_types.h, cuda.h (CUDA 13), cudnn_ops.h and cudnn_cnn.h (cuDNN 9),
 cublas_api.h (CUDA 13). Argument names are ours where the header's would say less.
@@ -61,7 +62,30 @@ const char *cudaGetErrorString(cudaError_t status);
 """
 
 _CUDA = """
+CUresult cuInit(unsigned int flags);
+CUresult cuDriverGetVersion(int *version);
+CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *found);
+CUresult cuDeviceGet(CUdevice *device, int ordinal);
 CUresult cuDeviceGetName(char *name, int bytes, CUdevice device);
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+CUresult cuMemFree_v2(CUdeviceptr pointer);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void *source, size_t bytes, CUstream stream);
+CUresult cuMemcpyDtoHAsync_v2(void *target, CUdeviceptr source, size_t bytes, CUstream stream);
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamDestroy_v2(CUstream stream);
+CUresult cuEventCreate(CUevent *event, unsigned int flags);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventSynchronize(CUevent event);
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end);
+CUresult cuEventDestroy_v2(CUevent event);
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
 CUresult cuModuleUnload(CUmodule module);
@@ -192,6 +216,8 @@ _SCALARS: Mapping[str, Attribute] = {
     "size_t": i64,
     "long long int": i64,
     "unsigned long long": i64,
+    "cuuint64_t": i64,
+    "CUdeviceptr": i64,
     "int": i32,
     "unsigned int": i32,
 }
@@ -205,7 +231,7 @@ C_TYPES: Mapping[Attribute, Any] = {
 """What Python passes for a type in the llvm dialect."""
 # Pointers to structures that only the libraries know. What is neither here nor above is an enumeration.
 _HANDLE = re.compile(
-    r"(CU(module|function|stream)|cuda(Stream|Event|Graph|GraphExec)_t|cudnn(Handle|\w+Descriptor)_t|cublasHandle_t)$"
+    r"(CU(context|event|function|module|stream)|cuda(Stream|Event|Graph|GraphExec)_t|cudnn(Handle|\w+Descriptor)_t|cublasHandle_t)$"
 )
 
 

@@ -88,6 +88,9 @@ class Machine:
     cudnn: int
     """Version of cuDNN: 10000 major + 100 minor + patch."""
 
+    def __str__(self) -> str:
+        return f"'{self.device}' ({self.architecture}, cuDNN {self.cudnn // 10000}.{self.cudnn // 100 % 100})"
+
 
 Measured: TypeAlias = Mapping[str, tuple[Choice, ...]]
 """Measured choices by `Problem.key`."""
@@ -136,7 +139,8 @@ class Database:
         """
         What is known of an architecture and a major version of cuDNN, by the newest version that was measured.
 
-        Raises UsageError where several devices have that architecture and `device` names none of them.
+        Raises UsageError where nothing is, or where several devices have that architecture and `device` is none
+        of them.
         """
         fitting = {
             machine: measured
@@ -144,16 +148,17 @@ class Database:
             if (machine.architecture, machine.cudnn // 10000) == (architecture, cudnn)
             and device in (None, machine.device)
         }
+        if not fitting:
+            known = ", ".join(sorted(map(str, self.entries))) or "none"
+            wanted = f"'{device}' of {architecture}" if device else architecture
+            raise UsageError(f"no convolutions of {wanted} with cuDNN {cudnn}; there are those of: {known}")
         devices = sorted({machine.device for machine in fitting})
         if len(devices) > 1:
             raise UsageError(
-                f"convolutions of several devices of {architecture}: {', '.join(devices)}; name one"
+                f"convolutions of several devices of {architecture}: {', '.join(devices)}; "
+                "--tuning-device names one"
             )
-        newest = max(fitting, key=lambda machine: machine.cudnn, default=None)
-        return {} if newest is None else fitting[newest]
-
-
-EMPTY = Database({})
+        return fitting[max(fitting, key=lambda machine: machine.cudnn)]
 
 
 def choose(measured: Measured, problem: Problem, limit: int | None) -> Choice:

@@ -12,8 +12,9 @@ from xdsl.passes import ModulePass
 from occamy_xdsl.analysis.aliasing import root_of
 from occamy_xdsl.analysis.liveness import last_uses, liveness
 from occamy_xdsl.dialects import dnn
+from occamy_xdsl.errors import UsageError
 from occamy_xdsl.lowering.cpu.cpu_assign_workspaces import assign
-from occamy_xdsl.lowering.cuda.convolutions import EMPTY, Database, Measured, choose
+from occamy_xdsl.lowering.cuda.convolutions import Database, Measured, choose
 from occamy_xdsl.lowering.cuda.select import (
     ALGORITHM,
     LEAST_CHANNELS,
@@ -84,8 +85,7 @@ class CudaAssignWorkspacesPass(ModulePass):
     """Name of the device in the database; needed where several have the architecture."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        database = EMPTY if self.database is None else Database.load(Path(self.database))
-        measured = database.measured(self.chip, self.cudnn, self.device)
+        measured = self._measured()
         for function in dnn.functions_in("buffer", op, self.name):
             mark_prologues_in_place(function.body.block)
             for kernel, room in rooms(function.body.block):
@@ -93,6 +93,15 @@ class CudaAssignWorkspacesPass(ModulePass):
                     if self.limit is not None:
                         room = max(0, self.limit - scratch_bytes(kernel))
                     self.assign(kernel, measured, room)
+
+    def _measured(self) -> Measured:
+        if self.database is None:
+            return {}
+        database = Database.load(Path(self.database))
+        try:
+            return database.measured(self.chip, self.cudnn, self.device)
+        except UsageError as error:
+            raise UsageError(f"{self.database}: {error}") from None
 
     def assign(self, op: dnn.KernelOp, measured: Measured, limit: int) -> None:
         """Gives an op a workspace that has at most `limit` bytes more than it needs."""

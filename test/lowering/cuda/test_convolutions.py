@@ -32,8 +32,14 @@ def test_default_without_an_entry() -> None:
 def test_entries_of_the_architecture_and_major_version() -> None:
     database = Database({XAVIER: MEASURED})
     assert database.measured("sm_75", 9) == MEASURED
-    assert database.measured("sm_75", 8) == database.measured("sm_90", 9) == {}
-    assert database.measured("sm_75", 9, "Turing") == {}
+    known = r"; there are those of: 'Xavier' \(sm_75, cuDNN 9.28\)$"
+    for wanted, fact in (
+        (("sm_75", 8), "sm_75 with cuDNN 8"),
+        (("sm_90", 9), "sm_90 with cuDNN 9"),
+        (("sm_75", 9, "T4"), "'T4' of sm_75 with cuDNN 9"),
+    ):
+        with pytest.raises(UsageError, match=f"^no convolutions of {fact}{known}"):
+            database.measured(*wanted)
 
 
 def test_newest_version_counts() -> None:
@@ -46,7 +52,7 @@ def test_newest_version_counts() -> None:
 def test_devices_of_one_architecture() -> None:
     other = {PROBLEM.key: (SLOW,)}
     both = Database({XAVIER: MEASURED}).with_measured(Machine("T4", "sm_75", 92800), other)
-    with pytest.raises(UsageError, match="several devices of sm_75: T4, Xavier; name one"):
+    with pytest.raises(UsageError, match="several devices of sm_75: T4, Xavier; --tuning-device names one"):
         both.measured("sm_75", 9)
     assert both.measured("sm_75", 9, "T4") == other
 
@@ -129,7 +135,8 @@ def test_choices_reach_the_plan(tmp_path: Path) -> None:
     assert tuned().pool_bytes == untuned.pool_bytes
     assert choices_of(tuned(workspace_limit=6000)) == [(6, 5000), (6, 5000)]
     assert choices_of(tuned(workspace_limit=1 << 30)) == [(2, 1 << 30), (2, 1 << 30)]
-    assert choices_of(tuned(tuning_device="T4")) == choices_of(untuned)
+    with pytest.raises(UsageError, match=r"convolutions\.json: no convolutions of 'T4' of sm_75"):
+        choices_of(tuned(tuning_device="T4"))
 
 
 def test_only_for_a_gpu(tmp_path: Path) -> None:

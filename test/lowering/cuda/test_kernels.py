@@ -353,6 +353,28 @@ def test_few_channels_are_not_tiled() -> None:
     assert results[0][1].efficiency > 1.5 * results[1][1].efficiency
 
 
+@pytest.mark.parametrize("block", [2, 4])
+def test_between_space_and_depth(block: int) -> None:
+    """Neighbours are those of the side whose accesses move less: pixels of the image, in both directions."""
+    channels, size, r = 3, 32, block
+    # The image as (channel, row, row in block, column, column in block), and with the blocks' pixels in front.
+    image = random(channels, size, r, size, r)
+    order = (2, 4, 0, 1, 3)
+    depth = np.ascontiguousarray(image.transpose(order))
+    back = tuple(order.index(d) for d in range(5))
+    cases = []
+    for x, axes, y in ((image, order, depth), (depth, back, image)):
+        source = C(x.shape)
+        moved = Buffer(y.shape, tuple(source.strides[d] for d in axes), "f32")
+        cases.append((copy_kernel(moved, C(y.shape)), x.transpose(axes)))
+    text = assembler.compile_kernels([kernel for kernel, _ in cases], "sm_80")
+    for kernel, expected in cases:
+        assert isinstance(kernel, Elementwise)
+        got, statistics = run(text, kernel, [expected])
+        np.testing.assert_array_equal(got.view(np.float32), expected)
+        assert statistics.efficiency == 1.0
+
+
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f64"])
 def test_transposes_of_other_sizes(dtype: str) -> None:
     x = (random(64, 96) * 50).astype(NUMPY_TYPES[dtype])

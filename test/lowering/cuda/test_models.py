@@ -52,6 +52,18 @@ def test_net_in_stripes_is_right(name: str, build) -> None:
         striped.check(striped.run(simulator))
 
 
+def test_images_beside_each_other_in_one_buffer(build) -> None:
+    """The channels that a convolution reads and those that it writes alternate in the result: they share nothing."""
+    n = Net()
+    x = n.op("Concat", "a", "b", axis=1)
+    y = n.conv(x, 3, 4)
+    model = build(
+        n.model({"a": (4, 1, 4, 4), "b": (4, 2, 4, 4)}, [n.op("Concat", y, x, y, axis=1)]), fuse=False
+    )
+    with Simulator(architecture=CHIP) as simulator:
+        model.check(model.run(simulator))
+
+
 def test_a_convolution_of_no_channels_is_its_bias(build) -> None:
     """No library is asked for it: cuDNN has no empty tensors."""
     n = Net()

@@ -424,7 +424,8 @@ class KernelBuilder:
         """
         A scalar or vector of dtype `source` as dtype `target`, by the signedness of the dtypes.
 
-        Floats become integers towards zero, undefined out of their range; integers are cut to the low bits.
+        Floats become integers towards zero; what is out of their range is the nearest float in it, and NaN the least.
+        Integers are cut to the low bits.
         """
         if source == target:
             return value
@@ -435,8 +436,10 @@ class KernelBuilder:
         if not from_float and to_float:
             return self.emit((vector_ops.SIToFPOp if signed else vector_ops.UIToFPOp)(value, type_))
         if from_float and not to_float:
-            unsigned = target.startswith("ui")
-            return self.emit((vector_ops.FPToUIOp if unsigned else vector_ops.FPToSIOp)(value, type_))
+            if source in ("f16", "bf16"):
+                return self.convert(self.convert(value, source, "f32"), "f32", target)
+            make = vector_ops.FPToUIOp if target.startswith("ui") else vector_ops.FPToSIOp
+            return self.emit(make(self._within(value, target), type_))
         assert isinstance(from_type, FixedBitwidthType)
         from_bits, to_bits = from_type.bitwidth, to_type.bitwidth
         if from_float:
@@ -448,6 +451,19 @@ class KernelBuilder:
         if from_bits < to_bits:
             return self.emit((vector_ops.ExtSIOp if signed else vector_ops.ExtUIOp)(value, type_))
         return value if from_bits == to_bits else self.emit(vector_ops.TruncIOp(value, type_))
+
+    def _within(self, value: SSAValue, target: str) -> SSAValue:
+        """An f32 or f64 in the range of an integer dtype: out of it, LLVM may do without a result."""
+        if target == "i1":
+            return value
+        float_, lanes = element_type(value), vector_ops.lanes_of(value)
+        bits = STORAGE_TYPES[target].bitwidth
+        low, high = (0, 2**bits - 1) if target.startswith("ui") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        # The largest float that does not round up past the largest integer.
+        excess = max(high.bit_length() - (24 if float_ == f32 else 53), 0)
+        for op, bound in ((arith.MaxnumfOp, low), (arith.MinnumfOp, high >> excess << excess)):
+            value = self.emit(op(value, self.constant(bound, float_, lanes)))
+        return value
 
     def _round_to_bf16(self, value: SSAValue) -> SSAValue:
         """

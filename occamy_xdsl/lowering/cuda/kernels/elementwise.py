@@ -1,8 +1,11 @@
 """Elementwise GPU kernels: a block of scalar ops on strided, broadcast operands."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
+import numpy as np
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, SSAValue
 
@@ -15,6 +18,27 @@ from occamy_xdsl.lowering.toolchain import Isa
 
 THREADS = 256
 """Threads of a block."""
+WARP = 32
+"""Threads whose accesses are one."""
+SECTOR_BYTES = 32
+"""Bytes of device memory that move together."""
+SAMPLES = 64
+"""Warps whose accesses are counted to choose an order."""
+
+
+def moved_sectors(dims: Sequence[Dim], buffers: Sequence[Buffer]) -> int:
+    """How many sectors of memory a sample of warps moves whose threads take one point each, in the order of `dims`."""
+    points = prod(dim.size for dim in dims)
+    warps = -(-points // WARP)
+    sample = np.linspace(0, warps - 1, min(warps, SAMPLES)).astype(np.int64)
+    threads = np.minimum(sample[:, None] * WARP + np.arange(WARP), points - 1)
+    point = np.unravel_index(threads, [dim.size for dim in dims])
+    total = 0
+    for i, buffer in enumerate(buffers):
+        at = sum((p * dim.strides[i] for p, dim in zip(point, dims, strict=True)), np.array(buffer.origin))
+        sectors = np.sort(at * buffer.element_bytes // SECTOR_BYTES, axis=1)
+        total += len(sample) + int(np.count_nonzero(np.diff(sectors, axis=1)))
+    return total
 
 
 class ScalarKernel(GpuKernel):
@@ -39,7 +63,8 @@ class Elementwise(ScalarKernel):
     `output[i] = block(inputs[i])`: each element of the output from one element of each input.
 
     As the CPU's kernel of that name: the block takes one scalar for each input. A thread computes as many
-    neighbours as 16 bytes hold where all operands lie side by side or are broadcast there, otherwise one.
+    neighbours as 16 bytes hold where all operands lie side by side or are broadcast there, otherwise one; then
+    neighbours are those of the output or of an input, whichever moves less.
     """
 
     body: Block = field(compare=False, repr=False)
@@ -59,16 +84,22 @@ class Elementwise(ScalarKernel):
     def label(self) -> str:
         return "elementwise_" + "x".join(map(str, self.output.shape))
 
-    @property
+    @cached_property
     def dims(self) -> list[Dim]:
-        """The loops, outermost first, the last one along the output's memory."""
+        """The loops, outermost first, the last one along the memory of the output, or of an input."""
         strides = [buffer.strides for buffer in self.arguments]
-        return collapse(self.output.shape, strides) or [Dim(1, (1,) * len(strides))]
+        orders = [collapse(self.output.shape, strides, key) for key in (-1, *range(len(self.inputs)))]
+        if len(orders[0]) < 2 or not self.output.elements or self._lanes(orders[0]) > 1:
+            return orders[0] or [Dim(1, (1,) * len(strides))]
+        return min(orders, key=lambda dims: moved_sectors(dims, self.arguments))
 
     @property
     def lanes(self) -> int:
         """Elements of a thread."""
-        *outer, inner = self.dims
+        return self._lanes(self.dims)
+
+    def _lanes(self, dims: Sequence[Dim]) -> int:
+        *outer, inner = dims
         lanes = VECTOR_BYTES // max(buffer.element_bytes for buffer in self.arguments)
         moving = [i for i, step in enumerate(inner.strides) if step]
         fits = (

@@ -16,7 +16,7 @@ from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, canonical_text
 from occamy_xdsl.lowering.cpu.kernels.strided import Dim, collapse
 from occamy_xdsl.lowering.cuda.kernels.builder import GpuBuilder
-from occamy_xdsl.lowering.cuda.kernels.elementwise import Elementwise, ScalarKernel
+from occamy_xdsl.lowering.cuda.kernels.elementwise import SECTOR_BYTES, Elementwise, ScalarKernel
 from occamy_xdsl.lowering.cuda.kernels.spec import Extent, GpuKernel, as_signless
 from occamy_xdsl.lowering.toolchain import Isa
 
@@ -24,8 +24,6 @@ TILE = 32
 """Rows and columns of a tile: a row is one access of a warp."""
 ROWS = 8
 """Rows of a tile that the threads of a block move at once."""
-SECTOR_BYTES = 32
-"""Bytes of device memory that move together."""
 MOST_TILES = 4
 """Inputs that may go through shared memory."""
 
