@@ -2,9 +2,11 @@
 
 import heapq
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +110,18 @@ class _Graph:
                 if value in self.readers or value in self.writer:
                     raise ValueError(f"op {k} writes value {value}, which was read or written before")
                 self.writer[value] = k
+        self._reading: dict[int, int] = {}
         self.values = {*self.readers, *self.writer, *kept}
         self.initial = sum(self.sizes[value] for value in self.values if value not in self.writer)
-        # Bit masks over ops.
+        # Bit masks over ops. The nearest neighbours come first: the others are most often beyond them.
         self.ancestors = [0] * len(ops)
         self.descendants = [0] * len(ops)
         for k, op in enumerate(ops):
-            for value in op.reads:
-                if (writer := self.writer.get(value)) is not None:
-                    self.ancestors[k] |= self.ancestors[writer] | 1 << writer
+            writers = {self.writer[value] for value in op.reads if value in self.writer}
+            self.ancestors[k] = _closure(sorted(writers, reverse=True), self.ancestors)
         for k in reversed(range(len(ops))):
-            for value in ops[k].writes:
-                for reader in self.readers.get(value, ()):
-                    self.descendants[k] |= self.descendants[reader] | 1 << reader
+            readers = {reader for value in ops[k].writes for reader in self.readers.get(value, ())}
+            self.descendants[k] = _closure(sorted(readers), self.descendants)
 
     def lower_bound(self) -> int:
         """
@@ -129,21 +130,32 @@ class _Graph:
         These are its operands, its results, and all values written by an op that must run before it and kept
         for one that must run after it.
         """
-        needed = [0] * len(self.ops)
-        passing: list[set[int]] = [set() for _ in self.ops]
+        needed = np.zeros(len(self.ops), np.int64)
+        passed: dict[int, int] = {}
+        """The ops that run while a value is kept, in any order."""
         for value in self.values - self.pinned:
             before = self.descendants[self.writer[value]] if value in self.writer else -1
             after = (1 << len(self.ops)) - 1 if value in self.kept else 0
-            for reader in self.readers.get(value, ()):
-                after |= self.ancestors[reader]
-            for k in _bits(before & after):
-                needed[k] += self.sizes[value]
-                passing[k].add(value)
+            for reader in reversed(self.readers.get(value, ())):
+                if not after >> reader & 1:
+                    after |= self.ancestors[reader]
+            if mask := before & after:
+                passed[value] = mask
+                first, last = (mask & -mask).bit_length() - 1, mask.bit_length()
+                bits = (mask >> first).to_bytes((last - first + 7) // 8, "little")
+                ops = np.unpackbits(np.frombuffer(bits, np.uint8), count=last - first, bitorder="little")
+                needed[first:last] += ops * np.int64(self.sizes[value])
         for k, op in enumerate(self.ops):
-            dying = {value for value in op.reads if value not in passing[k] and value not in self.pinned}
-            shared = _match(op.inplace, dying, self.sizes)
-            needed[k] += sum(self.sizes[value] for value in {*op.reads, *op.writes} - shared - passing[k])
-        return max((self.initial, *needed))
+            touched = {v for v in (*op.reads, *op.writes) if not passed.get(v, 0) >> k & 1}
+            shared = _match(op.inplace, touched.difference(op.writes, self.pinned), self.sizes)
+            needed[k] += sum(self.sizes[value] for value in touched - shared)
+        return int(max((self.initial, *needed)))
+
+    def reading(self, value: int) -> int:
+        """The ops that read a value, as a bit mask."""
+        if value not in self._reading:
+            self._reading[value] = _mask(self.readers[value])
+        return self._reading[value]
 
     def pieces(self) -> list[tuple[int, int]]:
         """Ranges [begin, end) of ops such that any order finishes each piece before it starts the next."""
@@ -157,11 +169,20 @@ class _Graph:
         return list(pairwise([0, *reversed(cuts)]))
 
 
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+def _closure(neighbours: Iterable[int], known: Sequence[int]) -> int:
+    """`neighbours` and all that `known` has for them, as a bit mask."""
+    mask = 0
+    for k in neighbours:
+        if not mask >> k & 1:
+            mask |= known[k] | 1 << k
+    return mask
+
+
+def _mask(ops: Iterable[int]) -> int:
+    mask = 0
+    for k in ops:
+        mask |= 1 << k
+    return mask
 
 
 def _match(pairs: Sequence[tuple[int, int]], dying: Collection[int], sizes: Sequence[int]) -> set[int]:
@@ -225,8 +246,7 @@ class _Piece:
             for value in dict.fromkeys(op.reads):
                 if value not in graph.kept and value not in graph.pinned and graph.readers[value][-1] < end:
                     # Ops before this piece have run.
-                    others = sum(1 << r - begin for r in {*graph.readers[value]} - {k} if r >= begin)
-                    mortal.append((value, others))
+                    mortal.append((value, (graph.reading(value) ^ 1 << k) >> begin))
             self._mortal.append(mortal)
 
     def run(self, sequence: Iterable[int]) -> tuple[int, int]:
