@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 
@@ -204,15 +205,18 @@ def _match(pairs: Sequence[tuple[int, int]], dying: Collection[int], sizes: Sequ
 _Path = tuple[int, "_Path"] | None
 """Executed ops, the last one first."""
 
+_Ready = tuple[int, int, int]
+"""An op that can run next, how many bytes more than before it live while it runs, and how many after it."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _State:
     """After the ops in the mask `done`: bytes live now, the peak so far, and which ops can run next."""
 
     done: int
     live: int
     peak: int
-    ready: tuple[int, ...]
+    ready: Sequence[_Ready]
     path: _Path
 
     def sequence(self) -> list[int]:
@@ -236,6 +240,7 @@ class _Piece:
         self._enables: list[list[int]] = []
         self._born: list[tuple[int, int]] = []  # bytes written, and how many of them outlive the op
         self._mortal: list[list[tuple[int, int]]] = []  # values that may die here, other ops that read them
+        self._beside: list[int] = []  # mask of the ops that read one of these, too
         for k, op in enumerate(self._ops, begin):
             readers = {reader for value in op.writes for reader in graph.readers.get(value, ())}
             self._enables.append(sorted(reader - begin for reader in readers if reader < end))
@@ -243,41 +248,49 @@ class _Piece:
             sizes = graph.sizes
             self._born.append((sum(sizes[v] for v in op.writes), sum(sizes[v] for v in lasting)))
             mortal: list[tuple[int, int]] = []
+            beside = 0
             for value in dict.fromkeys(op.reads):
                 if value not in graph.kept and value not in graph.pinned and graph.readers[value][-1] < end:
                     # Ops before this piece have run.
-                    mortal.append((value, (graph.reading(value) ^ 1 << k) >> begin))
+                    others = (graph.reading(value) ^ 1 << k) >> begin
+                    mortal.append((value, others))
+                    beside |= others
             self._mortal.append(mortal)
+            self._beside.append(beside)
 
     def run(self, sequence: Iterable[int]) -> tuple[int, int]:
         """The peak of live bytes of an order, and how many are live after it."""
         done, live, peak = 0, self._live, self._live
         for k in sequence:
-            during, live = self._step(done, live, k)
-            peak = max(peak, during)
+            _, during, after = self._step(done, k)
+            peak = max(peak, live + during)
+            live += after
             done |= 1 << k
         return peak, live
 
-    def _step(self, done: int, live: int, k: int) -> tuple[int, int]:
-        """Bytes live while op k runs, and after it."""
-        written, lasting = self._born[k]
-        during, after = live + written, live + lasting
+    def _step(self, done: int, k: int) -> _Ready:
+        """Op k after the ops in the mask `done`."""
+        during, after = self._born[k]
         dying = [value for value, others in self._mortal[k] if not others & ~done]
         for value in dying:
             after -= self._sizes[value]
         if dying and self._ops[k].inplace:
             for value in _match(self._ops[k].inplace, dying, self._sizes):
                 during -= self._sizes[value]
-        return during, after
+        return k, during, after
 
-    def _newly_ready(self, done: int, k: int) -> list[int]:
-        return [i for i in self._enables[k] if not self._needs[i] & ~done]
-
-    def _after(self, state: _State, k: int) -> _State:
-        during, live = self._step(state.done, state.live, k)
+    def _after(self, state: _State, op: _Ready) -> _State:
+        k, during, after = op
         done = state.done | 1 << k
-        ready = (*(i for i in state.ready if i != k), *self._newly_ready(done, k))
-        return _State(done, live, max(state.peak, during), ready, (k, state.path))
+        beside = self._beside[k]
+        ready = [
+            self._step(done, other[0]) if beside >> other[0] & 1 else other
+            for other in state.ready
+            if other is not op
+        ]
+        ready += [self._step(done, i) for i in self._enables[k] if not self._needs[i] & ~done]
+        peak = max(state.peak, state.live + during)
+        return _State(done, state.live + after, peak, ready, (k, state.path))
 
     def _close(self, state: _State) -> _State:
         """
@@ -286,16 +299,12 @@ class _Piece:
         This loses no order with this peak: moving such an op to the front of any continuation leaves at most
         as many bytes live at every later step, and at least as many operands dying.
         """
-        progress = True
-        while progress:
-            progress = False
-            for k in state.ready:
-                during, live = self._step(state.done, state.live, k)
-                if during <= state.peak and live <= state.live:
-                    state = self._after(state, k)
-                    progress = True
-                    break
-        return state
+        while True:
+            spare = state.peak - state.live
+            op = next((op for op in state.ready if op[1] <= spare and op[2] <= 0), None)
+            if op is None:
+                return state
+            state = self._after(state, op)
 
     def solve(self, floor: int, state_limit: int, deadline: float) -> tuple[Sequence[int], int, int]:
         """An order of the piece, the larger of `floor` and what no order stays below, the sets visited."""
@@ -303,31 +312,34 @@ class _Piece:
         known = self.run(given)[0]
         if known <= floor:
             return given, floor, 0
-        ready = tuple(k for k in given if not self._needs[k])
-        start = _State(0, self._live, floor, ready, None)
-        # Best first: a set of ops determines what is live, so the first visit of it has the lowest peak.
-        heap = [(floor, 0, self._live, 0, start)]
+        start = _State(0, self._live, floor, [self._step(0, k) for k in given if not self._needs[k]], None)
+        # Best first: a set of ops determines what is live, so the first visit of it has the lowest peak. A state is
+        # made when it is visited, of the one before it and an op.
+        heap: list[tuple[int, int, int, int, _State, _Ready | None]] = [
+            (floor, 0, self._live, 0, start, None)
+        ]
         seen: set[int] = set()
         reached = {0: floor}
         visits = 0
         while heap:
-            state = heapq.heappop(heap)[-1]
-            if state.done in seen:
+            peak, _, _, done, state, op = heapq.heappop(heap)
+            if done in seen:
                 continue
             if visits >= state_limit or (visits % 64 == 63 and time.monotonic() >= deadline):
-                return self._beam(start, known, state_limit, deadline) or given, state.peak, visits
+                return self._beam(start, known, state_limit, deadline) or given, peak, visits
             visits += 1
-            seen.add(state.done)
-            state = self._close(state)
+            seen.add(done)
+            state = self._close(state if op is None else self._after(state, op))
             if state.done == self._everything:
                 return state.sequence(), state.peak, visits
             seen.add(state.done)
-            for k in state.ready:
-                next_state = self._after(state, k)
-                if next_state.peak < min(known, reached.get(next_state.done, known)):
-                    reached[next_state.done] = next_state.peak
-                    rank = (next_state.peak, -next_state.done.bit_count(), next_state.live, next_state.done)
-                    heapq.heappush(heap, (*rank, next_state))
+            count = -state.done.bit_count() - 1
+            for op in state.ready:
+                k, during, after = op
+                done, peak = state.done | 1 << k, max(state.peak, state.live + during)
+                if peak < min(known, reached.get(done, known)):
+                    reached[done] = peak
+                    heapq.heappush(heap, (peak, count, state.live + after, done, state, op))
         return given, known, visits
 
     def _beam(self, start: _State, known: int, state_limit: int, deadline: float) -> list[int] | None:
@@ -336,16 +348,18 @@ class _Piece:
         beam = [start]
         best: _State | None = None
         while beam and time.monotonic() < deadline:
-            following: dict[int, _State] = {}
+            following: dict[int, tuple[int, int, int, _State, _Ready]] = {}
             for state in map(self._close, beam):
                 if state.done == self._everything:
                     if best is None or state.peak < best.peak:
                         best = state
                     continue
-                for k in state.ready:
-                    next_state = self._after(state, k)
-                    rival = following.get(next_state.done)
-                    if next_state.peak < (known if rival is None else rival.peak):
-                        following[next_state.done] = next_state
-            beam = heapq.nsmallest(width, following.values(), key=lambda s: (s.peak, s.live, s.done))
+                for op in state.ready:
+                    k, during, after = op
+                    done, peak = state.done | 1 << k, max(state.peak, state.live + during)
+                    rival = following.get(done)
+                    if peak < (known if rival is None else rival[0]):
+                        following[done] = peak, state.live + after, done, state, op
+            chosen = heapq.nsmallest(width, following.values(), key=itemgetter(0, 1, 2))
+            beam = [self._after(state, op) for *_, state, op in chosen]
         return None if best is None else best.sequence()
