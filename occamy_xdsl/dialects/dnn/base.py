@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     DenseArrayBase,
     FixedBitwidthType,
+    IntegerAttr,
     IntegerType,
     MemRefType,
     NoneAttr,
@@ -51,6 +52,8 @@ BufferType: TypeAlias = MemRefType[Attribute]
 ValueType: TypeAlias = TensorType[Attribute]
 I64Array: TypeAlias = DenseArrayBase[IntegerType]
 
+_PLAIN = NoneAttr()
+
 _SHAPED = (TensorType, MemRefType)
 """For isinstance: a union written there would be built at each call, as a type that `cast` is given unquoted."""
 
@@ -89,6 +92,11 @@ def i64_array(values: Iterable[int]) -> I64Array:
 @lru_cache(4096)  # few arrays are different, and attributes never change
 def _array(element: IntegerType, values: tuple[int, ...]) -> DenseArrayBase[Any]:
     return DenseArrayBase.from_list(element, values)
+
+
+@lru_cache(4096)
+def i64_attr(value: int) -> IntegerAttr[IntegerType]:
+    return IntegerAttr(value, i64)
 
 
 def ints(array: I64Array) -> tuple[int, ...]:
@@ -171,6 +179,16 @@ def _buffer_type(
     return MemRefType(element_type, shape, StridedLayoutAttr(list(strides)))
 
 
+def tensor_type(shape: Sequence[int], element_type: Attribute, encoding: Attribute = _PLAIN) -> ValueType:
+    """A tensor type, row-major without an encoding."""
+    return _tensor_type(tuple(shape), element_type, encoding)
+
+
+@lru_cache(4096)
+def _tensor_type(shape: tuple[int, ...], element_type: Attribute, encoding: Attribute) -> ValueType:
+    return TensorType(element_type, shape, encoding)
+
+
 def signless(element_type: Attribute) -> Attribute:
     """The type that a scalar of `element_type` has inside a region: integers lose their sign there."""
     width = integer_width(element_type)
@@ -217,6 +235,11 @@ def _as_group(given: T | Sequence[T] | None, kind: type[T]) -> Sequence[T]:
     if given is None:
         return ()
     return (given,) if isinstance(given, kind) else cast("Sequence[T]", given)
+
+
+@cache
+def _group_numbers(kind: "type[KernelOp]") -> dict[str, int]:
+    return {name: number for number, name in enumerate(_group_names(kind))}
 
 
 class KernelEffects(MemoryEffect):
@@ -290,11 +313,12 @@ class KernelOp(IRDLOperation):
 
     def group(self, name: str) -> tuple[SSAValue, ...]:
         """The operands of the group called `name`; empty where it is absent."""
-        names = self.group_names
-        if name not in names:
+        number = _group_numbers(type(self)).get(name)
+        if number is None:
             return ()
-        number, bounds = names.index(name), self._bounds
-        return tuple(self.operands[bounds[number] : bounds[number + 1]])
+        bounds = self._bounds
+        begin, end = bounds[number], bounds[number + 1]
+        return tuple(self.operands[begin:end]) if begin < end else ()
 
     @property
     def group_names(self) -> tuple[str, ...]:
