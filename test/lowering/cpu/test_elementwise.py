@@ -263,7 +263,10 @@ def test_copies(isa, run):
 def rows_of(height: int) -> list[Case]:
     """Work on images and on tokens of some number, which are alike otherwise."""
     image, wide = channels_last(1, 19, height, 20), (1, 19, 100, 20)
-    parts = Buffer(image.shape, channels_last(*wide).strides, "f32"), Buffer(image.shape, dense(wide).strides, "f32")
+    parts = (
+        Buffer(image.shape, channels_last(*wide).strides, "f32"),
+        Buffer(image.shape, dense(wide).strides, "f32"),
+    )
     return [
         case(add, np.add, image, image, image),
         case(add, np.add, image, image, dense((19, 1, 1))),

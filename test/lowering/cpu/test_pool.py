@@ -138,7 +138,14 @@ def test_against_the_definition(isa, run):
 
 def rows_of(height, end=0, **options):
     """A pool of an image of some height whose padding ends in `end` rows."""
-    return make("average", (1, 19, height, 9), (3, 3), strides=(2, 2), pads=(options.pop("begin", 0), 1, end, 1), **options)
+    return make(
+        "average",
+        (1, 19, height, 9),
+        (3, 3),
+        strides=(2, 2),
+        pads=(options.pop("begin", 0), 1, end, 1),
+        **options,
+    )
 
 
 ANY_ROWS = [
