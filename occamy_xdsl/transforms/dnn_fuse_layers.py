@@ -98,6 +98,7 @@ def fuse_block(block: Block, *, inputs: bool) -> None:
     Applies the rewrites to one block of value form: the first five in program order until nothing changes,
     then each of the others once. `inputs` is the option of the pass.
     """
+    share_prefixes(block)  # at once, since each use of a value in a long list takes long to replace
     changed = True
     while changed:
         changed = False
