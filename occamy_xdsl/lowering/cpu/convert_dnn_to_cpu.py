@@ -60,8 +60,8 @@ class ConvertDnnToCpuPass(ModulePass):
     Equal kernels are generated once; convolutions, pools, elementwise work and copies that differ in their number of
     rows alone, as those of stripes do, are one kernel that is told the rows. Weights are listed, packed as their
     kernels read them, in the module attribute `occamy.weights`; the driver writes the blob. Buffers outside a pool
-    (modes eager and lazy) become heap allocations. `dnn.if` becomes `scf.if`, `dnn.loop` becomes `scf.while`; their conditions are read
-    from memory.
+    (modes eager and lazy) become heap allocations. `dnn.if` becomes `scf.if`, `dnn.loop` becomes `scf.while`; their
+    conditions are read from memory.
 
     Requires: one function `main` in buffer form.
     Ensures: the dialects func, memref, scf, arith, vector and math only; the entry is
