@@ -11,12 +11,14 @@ between its last use and there, but is live around the back edge.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate
+from typing import cast
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from occamy_xdsl.analysis.aliasing import root_of
-from occamy_xdsl.analysis.regions import blocks_of, needs, ops_of
+from occamy_xdsl.analysis.regions import blocks_of, is_control, needs, ops_of
 from occamy_xdsl.dialects import dnn
 
 Segment = tuple[int, int]
@@ -25,21 +27,34 @@ Segment = tuple[int, int]
 
 def is_position(op: Operation) -> bool:
     """Whether `op` counts as a position of the schedule."""
-    return isinstance(op, dnn.KernelOp | dnn.MemcpyOp)
+    return _is_position(type(op))
+
+
+@cache
+def _is_position(kind: type[Operation]) -> bool:
+    # Asked for each op by each analysis: isinstance takes far longer where the answer is no.
+    return issubclass(kind, _MOVING)
+
+
+_MOVING = (dnn.KernelOp, dnn.MemcpyOp)
 
 
 def reads(op: Operation) -> tuple[SSAValue, ...]:
     """The buffers, or views of them, that an op reads itself, apart from the ops in its regions."""
+    if not _is_position(type(op)):
+        return ()
     if isinstance(op, dnn.KernelOp):
-        return (op.truth,) if isinstance(op, dnn.ControlOp) else op.inputs
-    return (op.source,) if isinstance(op, dnn.MemcpyOp) else ()
+        return op.inputs if not is_control(type(op)) else (cast(dnn.ControlOp, op).truth,)
+    return (cast(dnn.MemcpyOp, op).source,)
 
 
 def writes(op: Operation) -> tuple[SSAValue, ...]:
     """The buffers, or views of them, that an op writes itself, apart from the ops in its regions."""
+    if not _is_position(type(op)):
+        return ()
     if isinstance(op, dnn.KernelOp):
-        return () if isinstance(op, dnn.ControlOp) else op.written
-    return (op.destination,) if isinstance(op, dnn.MemcpyOp) else ()
+        return () if is_control(type(op)) else op.written
+    return (cast(dnn.MemcpyOp, op).destination,)
 
 
 def last_uses(block: Block) -> dict[Block, dict[SSAValue, Operation]]:
@@ -52,9 +67,10 @@ def last_uses(block: Block) -> dict[Block, dict[SSAValue, Operation]]:
     found: dict[Block, dict[SSAValue, Operation]] = {block: {}}
     last = found[block]
     for op in block.ops:
-        if isinstance(op, dnn.MallocOp):
-            last[op.buffer] = op
-        if isinstance(op, dnn.DeallocOp):
+        kind = type(op)
+        if kind is dnn.MallocOp:
+            last[op.results[0]] = op
+        if kind is dnn.DeallocOp:
             continue
         last |= dict.fromkeys(map(root_of, op.operands), op)
         if isinstance(op, dnn.ControlOp):
@@ -94,14 +110,15 @@ class _Sweep:
     def block(self, block: Block, live: dict[SSAValue, int]) -> None:
         """Before: what is live after the block. After: what is live before it."""
         for op in reversed(list(block.ops)):
-            if op in self.position:
-                if isinstance(op, dnn.IfOp):
-                    self.branches(op, live)
-                if isinstance(op, dnn.LoopOp):
-                    self.loop(op, live)
+            kind = type(op)
+            if _is_position(kind):
+                if kind is dnn.IfOp:
+                    self.branches(cast(dnn.IfOp, op), live)
+                if kind is dnn.LoopOp:
+                    self.loop(cast(dnn.LoopOp, op), live)
                 else:
                     self.touch(op, live)
-            elif isinstance(op, dnn.MallocOp | dnn.MemOffsetOp):
+            elif kind is dnn.MallocOp or kind is dnn.MemOffsetOp:
                 root = op.results[0]
                 if root in live:
                     self.begin(root, self.first[root], live)
@@ -258,7 +275,7 @@ def liveness(block: Block) -> LivenessTable:
     for op in ops:
         for root in dict.fromkeys(map(root_of, (*reads(op), *writes(op)))):
             owner = root.owner
-            if not isinstance(owner, dnn.MallocOp | dnn.MemOffsetOp):
+            if type(owner) is not dnn.MallocOp and type(owner) is not dnn.MemOffsetOp:
                 continue
             if root not in ranges:
                 size = owner.size.value.data if isinstance(owner, dnn.MemOffsetOp) else dnn.byte_size(root)

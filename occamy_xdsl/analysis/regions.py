@@ -1,18 +1,26 @@
 """The blocks of control flow inside a block, and what their ops use from around them."""
 
 from collections.abc import Iterator
+from functools import cache
+from typing import cast
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from occamy_xdsl.dialects import dnn
 
 
+@cache
+def is_control(kind: type[Operation]) -> bool:
+    """Whether ops of a class have control flow in them: isinstance takes far longer where the answer is no."""
+    return issubclass(kind, dnn.ControlOp)
+
+
 def blocks_of(block: Block) -> Iterator[Block]:
     """`block` and all blocks of `dnn.if` and `dnn.loop` inside it, outer ones first."""
     yield block
     for op in block.ops:
-        if isinstance(op, dnn.ControlOp):
-            for inner in op.blocks:
+        if is_control(type(op)):
+            for inner in cast(dnn.ControlOp, op).blocks:
                 yield from blocks_of(inner)
 
 
@@ -20,8 +28,8 @@ def ops_of(block: Block) -> Iterator[Operation]:
     """All ops of `block` and of the control flow inside it, in program order; an op before those inside it."""
     for op in block.ops:
         yield op
-        if isinstance(op, dnn.ControlOp):
-            for inner in op.blocks:
+        if is_control(type(op)):
+            for inner in cast(dnn.ControlOp, op).blocks:
                 yield from ops_of(inner)
 
 

@@ -321,8 +321,8 @@ def dense_or_ref(array: Array | Weights, key: str = "") -> Attribute:
     values = array.array() if isinstance(array, Weights) else array
     dense = dense_attr(values)
     # xDSL prints NaN, infinities and some large floats in hexadecimal, which it parses as integers
-    written = str(dense).rpartition(" : ")[0]
-    if values.size and array.dtype.kind not in "biu" and "0x" in written:
+    is_plain = array.dtype.kind in "biu" or (array.dtype.kind == "f" and bool((abs(values) < 1e6).all()))
+    if values.size and not is_plain and "0x" in str(dense).rpartition(" : ")[0]:
         is_splat = values.tobytes() == values.ravel()[:1].tobytes() * values.size
         first = values.ravel()[0]
         spelled = Weights.splat(first, values.dtype, values.shape) if is_splat else Weights.literal(values)

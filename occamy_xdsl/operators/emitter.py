@@ -200,18 +200,17 @@ class Emitter:
         result = op.results[0].type
         if byte_size(result) > max(replaced, MAX_GROWTH):
             return None
-        detached = op.clone(dict(zip(op.operands, Block(arg_types=op.operand_types).args, strict=True)))
+        op.operands = Block(arg_types=op.operand_types).args
         text = io.StringIO()
-        Printer(text).print_op(detached)
+        Printer(text).print_op(op)
         digest = blake2b(text.getvalue().encode(), digest_size=8).hexdigest()
         folded = Weights.derived(
             f"{op.name}:{digest}",
-            partial(_computed, detached),
+            partial(_computed, op),
             *sources,
             dtype=numpy_dtype(element_type_of(result)),
             shape=shape_of(result),
         )
-        op.erase()
         return self._constant(dense_or_ref(folded), result)
 
     def _sums_of_nothing(

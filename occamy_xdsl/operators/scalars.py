@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math as pymath
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -77,15 +76,17 @@ class Scalar:
     def _binary(
         self,
         other: Scalar | Number,
-        on_float: Callable[[SSAValue, SSAValue], Operation],
-        on_signed: Callable[[SSAValue, SSAValue], Operation],
-        on_unsigned: Callable[[SSAValue, SSAValue], Operation] | None = None,
+        on_float: type[Operation],
+        on_signed: type[Operation],
+        on_unsigned: type[Operation] | None = None,
     ) -> Scalar:
         right = self.like(other)
-        if self.is_float:
-            return self._append(on_float(self.value, right.value))
-        make = on_unsigned if on_unsigned is not None and self.is_unsigned else on_signed
-        return self._append(make(self.value, right.value))
+        kind = on_signed if on_unsigned is None or not self.is_unsigned else on_unsigned
+        return self._plain(on_float if self.is_float else kind, right.value)
+
+    def _plain(self, kind: type[Operation], *others: SSAValue) -> Scalar:
+        """An op with default flags of values of one type, which its result has; the constructors take far longer."""
+        return self._append(kind.create(operands=(self.value, *others), result_types=(self.value.type,)))
 
     # ---- Arithmetic
 
@@ -111,7 +112,7 @@ class Scalar:
         """Integers truncate. A zero divisor counts as 1, and the one quotient that overflows wraps."""
         divisor = self.like(other)
         if self.is_float:
-            return self._append(arith.DivfOp(self.value, divisor.value))
+            return self._plain(arith.DivfOp, divisor.value)
         safe, negated = self._safe_divisor(divisor)
         if self.is_unsigned:
             return self._append(arith.DivUIOp(self.value, safe.value))
@@ -161,7 +162,7 @@ class Scalar:
         return differs.select(rest + divisor, rest)
 
     def __neg__(self) -> Scalar:
-        return self._append(arith.NegfOp(self.value)) if self.is_float else 0 - self
+        return self._plain(arith.NegfOp) if self.is_float else 0 - self
 
     def maximum(self, other: Scalar | Number) -> Scalar:
         return self._binary(other, arith.MaximumfOp, arith.MaxSIOp, arith.MaxUIOp)
@@ -169,9 +170,9 @@ class Scalar:
     def minimum(self, other: Scalar | Number) -> Scalar:
         return self._binary(other, arith.MinimumfOp, arith.MinSIOp, arith.MinUIOp)
 
-    def unary(self, op: Callable[[SSAValue], Operation]) -> Scalar:
+    def unary(self, op: type[Operation]) -> Scalar:
         """`op` of the math dialect applied to this float."""
-        return self._append(op(self.value))
+        return self._plain(op)
 
     def absolute(self) -> Scalar:
         if self.is_float:
@@ -326,6 +327,6 @@ def constant(number: Number, element: Attribute, block: Block) -> Scalar:
         attribute: IntegerAttr | FloatAttr = IntegerAttr(int(number), IntegerType(width), truncate_bits=True)
     else:
         attribute = FloatAttr(float(number), cast(AnyFloat, element))
-    op = arith.ConstantOp(attribute)
+    op = arith.ConstantOp.create(result_types=(attribute.get_type(),), properties={"value": attribute})
     block.add_op(op)
     return Scalar(op.result, element, block)

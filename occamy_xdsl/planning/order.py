@@ -2,9 +2,12 @@
 
 import heapq
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +111,18 @@ class _Graph:
                 if value in self.readers or value in self.writer:
                     raise ValueError(f"op {k} writes value {value}, which was read or written before")
                 self.writer[value] = k
+        self._reading: dict[int, int] = {}
         self.values = {*self.readers, *self.writer, *kept}
         self.initial = sum(self.sizes[value] for value in self.values if value not in self.writer)
-        # Bit masks over ops.
+        # Bit masks over ops. The nearest neighbours come first: the others are most often beyond them.
         self.ancestors = [0] * len(ops)
         self.descendants = [0] * len(ops)
         for k, op in enumerate(ops):
-            for value in op.reads:
-                if (writer := self.writer.get(value)) is not None:
-                    self.ancestors[k] |= self.ancestors[writer] | 1 << writer
+            writers = {self.writer[value] for value in op.reads if value in self.writer}
+            self.ancestors[k] = _closure(sorted(writers, reverse=True), self.ancestors)
         for k in reversed(range(len(ops))):
-            for value in ops[k].writes:
-                for reader in self.readers.get(value, ()):
-                    self.descendants[k] |= self.descendants[reader] | 1 << reader
+            readers = {reader for value in ops[k].writes for reader in self.readers.get(value, ())}
+            self.descendants[k] = _closure(sorted(readers), self.descendants)
 
     def lower_bound(self) -> int:
         """
@@ -129,21 +131,32 @@ class _Graph:
         These are its operands, its results, and all values written by an op that must run before it and kept
         for one that must run after it.
         """
-        needed = [0] * len(self.ops)
-        passing: list[set[int]] = [set() for _ in self.ops]
+        needed = np.zeros(len(self.ops), np.int64)
+        passed: dict[int, int] = {}
+        """The ops that run while a value is kept, in any order."""
         for value in self.values - self.pinned:
             before = self.descendants[self.writer[value]] if value in self.writer else -1
             after = (1 << len(self.ops)) - 1 if value in self.kept else 0
-            for reader in self.readers.get(value, ()):
-                after |= self.ancestors[reader]
-            for k in _bits(before & after):
-                needed[k] += self.sizes[value]
-                passing[k].add(value)
+            for reader in reversed(self.readers.get(value, ())):
+                if not after >> reader & 1:
+                    after |= self.ancestors[reader]
+            if mask := before & after:
+                passed[value] = mask
+                first, last = (mask & -mask).bit_length() - 1, mask.bit_length()
+                bits = (mask >> first).to_bytes((last - first + 7) // 8, "little")
+                ops = np.unpackbits(np.frombuffer(bits, np.uint8), count=last - first, bitorder="little")
+                needed[first:last] += ops * np.int64(self.sizes[value])
         for k, op in enumerate(self.ops):
-            dying = {value for value in op.reads if value not in passing[k] and value not in self.pinned}
-            shared = _match(op.inplace, dying, self.sizes)
-            needed[k] += sum(self.sizes[value] for value in {*op.reads, *op.writes} - shared - passing[k])
-        return max((self.initial, *needed))
+            touched = {v for v in (*op.reads, *op.writes) if not passed.get(v, 0) >> k & 1}
+            shared = _match(op.inplace, touched.difference(op.writes, self.pinned), self.sizes)
+            needed[k] += sum(self.sizes[value] for value in touched - shared)
+        return int(max((self.initial, *needed)))
+
+    def reading(self, value: int) -> int:
+        """The ops that read a value, as a bit mask."""
+        if value not in self._reading:
+            self._reading[value] = _mask(self.readers[value])
+        return self._reading[value]
 
     def pieces(self) -> list[tuple[int, int]]:
         """Ranges [begin, end) of ops such that any order finishes each piece before it starts the next."""
@@ -157,11 +170,20 @@ class _Graph:
         return list(pairwise([0, *reversed(cuts)]))
 
 
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+def _closure(neighbours: Iterable[int], known: Sequence[int]) -> int:
+    """`neighbours` and all that `known` has for them, as a bit mask."""
+    mask = 0
+    for k in neighbours:
+        if not mask >> k & 1:
+            mask |= known[k] | 1 << k
+    return mask
+
+
+def _mask(ops: Iterable[int]) -> int:
+    mask = 0
+    for k in ops:
+        mask |= 1 << k
+    return mask
 
 
 def _match(pairs: Sequence[tuple[int, int]], dying: Collection[int], sizes: Sequence[int]) -> set[int]:
@@ -183,15 +205,18 @@ def _match(pairs: Sequence[tuple[int, int]], dying: Collection[int], sizes: Sequ
 _Path = tuple[int, "_Path"] | None
 """Executed ops, the last one first."""
 
+_Ready = tuple[int, int, int]
+"""An op that can run next, how many bytes more than before it live while it runs, and how many after it."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _State:
     """After the ops in the mask `done`: bytes live now, the peak so far, and which ops can run next."""
 
     done: int
     live: int
     peak: int
-    ready: tuple[int, ...]
+    ready: Sequence[_Ready]
     path: _Path
 
     def sequence(self) -> list[int]:
@@ -215,6 +240,7 @@ class _Piece:
         self._enables: list[list[int]] = []
         self._born: list[tuple[int, int]] = []  # bytes written, and how many of them outlive the op
         self._mortal: list[list[tuple[int, int]]] = []  # values that may die here, other ops that read them
+        self._beside: list[int] = []  # mask of the ops that read one of these, too
         for k, op in enumerate(self._ops, begin):
             readers = {reader for value in op.writes for reader in graph.readers.get(value, ())}
             self._enables.append(sorted(reader - begin for reader in readers if reader < end))
@@ -222,42 +248,49 @@ class _Piece:
             sizes = graph.sizes
             self._born.append((sum(sizes[v] for v in op.writes), sum(sizes[v] for v in lasting)))
             mortal: list[tuple[int, int]] = []
+            beside = 0
             for value in dict.fromkeys(op.reads):
                 if value not in graph.kept and value not in graph.pinned and graph.readers[value][-1] < end:
                     # Ops before this piece have run.
-                    others = sum(1 << r - begin for r in {*graph.readers[value]} - {k} if r >= begin)
+                    others = (graph.reading(value) ^ 1 << k) >> begin
                     mortal.append((value, others))
+                    beside |= others
             self._mortal.append(mortal)
+            self._beside.append(beside)
 
     def run(self, sequence: Iterable[int]) -> tuple[int, int]:
         """The peak of live bytes of an order, and how many are live after it."""
         done, live, peak = 0, self._live, self._live
         for k in sequence:
-            during, live = self._step(done, live, k)
-            peak = max(peak, during)
+            _, during, after = self._step(done, k)
+            peak = max(peak, live + during)
+            live += after
             done |= 1 << k
         return peak, live
 
-    def _step(self, done: int, live: int, k: int) -> tuple[int, int]:
-        """Bytes live while op k runs, and after it."""
-        written, lasting = self._born[k]
-        during, after = live + written, live + lasting
+    def _step(self, done: int, k: int) -> _Ready:
+        """Op k after the ops in the mask `done`."""
+        during, after = self._born[k]
         dying = [value for value, others in self._mortal[k] if not others & ~done]
         for value in dying:
             after -= self._sizes[value]
         if dying and self._ops[k].inplace:
             for value in _match(self._ops[k].inplace, dying, self._sizes):
                 during -= self._sizes[value]
-        return during, after
+        return k, during, after
 
-    def _newly_ready(self, done: int, k: int) -> list[int]:
-        return [i for i in self._enables[k] if not self._needs[i] & ~done]
-
-    def _after(self, state: _State, k: int) -> _State:
-        during, live = self._step(state.done, state.live, k)
+    def _after(self, state: _State, op: _Ready) -> _State:
+        k, during, after = op
         done = state.done | 1 << k
-        ready = (*(i for i in state.ready if i != k), *self._newly_ready(done, k))
-        return _State(done, live, max(state.peak, during), ready, (k, state.path))
+        beside = self._beside[k]
+        ready = [
+            self._step(done, other[0]) if beside >> other[0] & 1 else other
+            for other in state.ready
+            if other is not op
+        ]
+        ready += [self._step(done, i) for i in self._enables[k] if not self._needs[i] & ~done]
+        peak = max(state.peak, state.live + during)
+        return _State(done, state.live + after, peak, ready, (k, state.path))
 
     def _close(self, state: _State) -> _State:
         """
@@ -266,16 +299,12 @@ class _Piece:
         This loses no order with this peak: moving such an op to the front of any continuation leaves at most
         as many bytes live at every later step, and at least as many operands dying.
         """
-        progress = True
-        while progress:
-            progress = False
-            for k in state.ready:
-                during, live = self._step(state.done, state.live, k)
-                if during <= state.peak and live <= state.live:
-                    state = self._after(state, k)
-                    progress = True
-                    break
-        return state
+        while True:
+            spare = state.peak - state.live
+            op = next((op for op in state.ready if op[1] <= spare and op[2] <= 0), None)
+            if op is None:
+                return state
+            state = self._after(state, op)
 
     def solve(self, floor: int, state_limit: int, deadline: float) -> tuple[Sequence[int], int, int]:
         """An order of the piece, the larger of `floor` and what no order stays below, the sets visited."""
@@ -283,31 +312,34 @@ class _Piece:
         known = self.run(given)[0]
         if known <= floor:
             return given, floor, 0
-        ready = tuple(k for k in given if not self._needs[k])
-        start = _State(0, self._live, floor, ready, None)
-        # Best first: a set of ops determines what is live, so the first visit of it has the lowest peak.
-        heap = [(floor, 0, self._live, 0, start)]
+        start = _State(0, self._live, floor, [self._step(0, k) for k in given if not self._needs[k]], None)
+        # Best first: a set of ops determines what is live, so the first visit of it has the lowest peak. A state is
+        # made when it is visited, of the one before it and an op.
+        heap: list[tuple[int, int, int, int, _State, _Ready | None]] = [
+            (floor, 0, self._live, 0, start, None)
+        ]
         seen: set[int] = set()
         reached = {0: floor}
         visits = 0
         while heap:
-            state = heapq.heappop(heap)[-1]
-            if state.done in seen:
+            peak, _, _, done, state, op = heapq.heappop(heap)
+            if done in seen:
                 continue
             if visits >= state_limit or (visits % 64 == 63 and time.monotonic() >= deadline):
-                return self._beam(start, known, state_limit, deadline) or given, state.peak, visits
+                return self._beam(start, known, state_limit, deadline) or given, peak, visits
             visits += 1
-            seen.add(state.done)
-            state = self._close(state)
+            seen.add(done)
+            state = self._close(state if op is None else self._after(state, op))
             if state.done == self._everything:
                 return state.sequence(), state.peak, visits
             seen.add(state.done)
-            for k in state.ready:
-                next_state = self._after(state, k)
-                if next_state.peak < min(known, reached.get(next_state.done, known)):
-                    reached[next_state.done] = next_state.peak
-                    rank = (next_state.peak, -next_state.done.bit_count(), next_state.live, next_state.done)
-                    heapq.heappush(heap, (*rank, next_state))
+            count = -state.done.bit_count() - 1
+            for op in state.ready:
+                k, during, after = op
+                done, peak = state.done | 1 << k, max(state.peak, state.live + during)
+                if peak < min(known, reached.get(done, known)):
+                    reached[done] = peak
+                    heapq.heappush(heap, (peak, count, state.live + after, done, state, op))
         return given, known, visits
 
     def _beam(self, start: _State, known: int, state_limit: int, deadline: float) -> list[int] | None:
@@ -316,16 +348,18 @@ class _Piece:
         beam = [start]
         best: _State | None = None
         while beam and time.monotonic() < deadline:
-            following: dict[int, _State] = {}
+            following: dict[int, tuple[int, int, int, _State, _Ready]] = {}
             for state in map(self._close, beam):
                 if state.done == self._everything:
                     if best is None or state.peak < best.peak:
                         best = state
                     continue
-                for k in state.ready:
-                    next_state = self._after(state, k)
-                    rival = following.get(next_state.done)
-                    if next_state.peak < (known if rival is None else rival.peak):
-                        following[next_state.done] = next_state
-            beam = heapq.nsmallest(width, following.values(), key=lambda s: (s.peak, s.live, s.done))
+                for op in state.ready:
+                    k, during, after = op
+                    done, peak = state.done | 1 << k, max(state.peak, state.live + during)
+                    rival = following.get(done)
+                    if peak < (known if rival is None else rival[0]):
+                        following[done] = peak, state.live + after, done, state, op
+            chosen = heapq.nsmallest(width, following.values(), key=itemgetter(0, 1, 2))
+            beam = [self._after(state, op) for *_, state, op in chosen]
         return None if best is None else best.sequence()

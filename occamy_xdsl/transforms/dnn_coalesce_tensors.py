@@ -444,11 +444,12 @@ def plan_views(buffer: SSAValue, strides: Sequence[int]) -> list[MovedView] | No
 
 
 def move_views(moves: Sequence[MovedView], replacement: SSAValue) -> None:
-    """Carries out a plan: the views look at `replacement`."""
+    """Carries out a plan: the views look at the root of `replacement`, so that no chains grow."""
+    root, start = root_of(replacement), offset_in_root(replacement)
     for move in moves:
         view = move.op.view
         type = dnn.buffer_type(dnn.shape_of(view), dnn.element_type_of(view), move.strides)
-        other = dnn.ViewOp(replacement, move.offset, type)
+        other = dnn.ViewOp(root, start + move.offset, type)
         other.location = move.op.location
         cast(Block, move.op.parent).insert_op_before(other, move.op)
         move_views(move.nested, other.view)

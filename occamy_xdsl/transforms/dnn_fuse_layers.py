@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, TensorType
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -98,6 +98,7 @@ def fuse_block(block: Block, *, inputs: bool) -> None:
     Applies the rewrites to one block of value form: the first five in program order until nothing changes,
     then each of the others once. `inputs` is the option of the pass.
     """
+    share_prefixes(block)  # at once, since each use of a value in a long list takes long to replace
     changed = True
     while changed:
         changed = False
@@ -498,29 +499,49 @@ def can_join(op: Operation) -> bool:
     )
 
 
+class Prefixes:
+    """The inputs of concatenations along one axis, one after the other, as a tree; and their results."""
+
+    def __init__(self) -> None:
+        self.whole: SSAValue | None = None
+        """The first concatenation of just these inputs."""
+        self.longer = dict[SSAValue, Prefixes]()
+
+    def add(self, parts: Iterable[SSAValue], whole: SSAValue) -> None:
+        at = self
+        for part in parts:
+            at = at.longer.setdefault(part, Prefixes())
+        if at.whole is None:
+            at.whole = whole
+
+    def longest(self, parts: Sequence[SSAValue]) -> tuple[int, SSAValue] | None:
+        """How many of the first parts, at least two but not all, a concatenation joins at most; the last part first."""
+        at, found = self, None
+        for length in range(1, len(parts)):
+            if (following := at.longer.get(parts[-length])) is None:
+                break
+            at = following
+            if at.whole is not None and length > 1:
+                found = length, at.whole
+        return found
+
+
 def share_prefixes(block: Block) -> None:
     """Lets long concatenations start with results of earlier ones of their first inputs, until they are short."""
-    earlier: dict[tuple[SSAValue, IntegerAttr], list[tuple[tuple[SSAValue, ...], SSAValue]]] = {}
+    earlier: dict[int, Prefixes] = {}
     for op in list(block.ops):
         if not isinstance(op, dnn.ConcatOp):
             continue
-        parts = given = tuple(op.ins)
-        result = op.results[0]
-        while len(parts) > MOST_PARTS:
-            prefixes = [
-                (len(inputs), whole)
-                for inputs, whole in earlier.get((parts[0], op.axis), ())
-                if 1 < len(inputs) < len(parts) and inputs == parts[: len(inputs)]
-            ]
-            if not prefixes:
-                break
-            length, whole = max(prefixes, key=lambda prefix: prefix[0])
-            parts = (whole, *parts[length:])
-        if parts is not given:
-            shorter = op.rebuilt(groups={"ins": parts})
+        known = earlier.setdefault(op.axis.value.data, Prefixes())
+        parts, result = list(op.ins)[::-1], op.results[0]
+        while len(parts) > MOST_PARTS and (prefix := known.longest(parts)) is not None:
+            length, whole = prefix
+            parts[-length:] = [whole]
+        if len(parts) < len(op.ins):
+            shorter = op.rebuilt(groups={"ins": parts[::-1]})
             replace(op, shorter)
             result = shorter.results[0]
-        earlier.setdefault((parts[0], op.axis), []).append((parts, result))
+        known.add(reversed(parts), result)
 
 
 def fuse_into_convolutions(op: dnn.ElementwiseOp) -> None:

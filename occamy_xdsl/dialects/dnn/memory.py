@@ -38,6 +38,7 @@ from occamy_xdsl.dialects.dnn.base import (
     byte_size,
     element_bytes,
     element_type_of,
+    i64_attr,
     shape_of,
     span,
     strides_of,
@@ -93,7 +94,7 @@ class MallocOp(IRDLOperation):
     assembly_format = "attr-dict `:` type($buffer)"
 
     def __init__(self, type: BufferType):
-        super().__init__(result_types=[type])
+        Operation.__init__(self, result_types=(type,))
 
     def verify_(self) -> None:
         verify_static_layout(self, self.buffer.type)
@@ -123,7 +124,7 @@ class DeallocOp(IRDLOperation):
     assembly_format = "$buffer attr-dict `:` type($buffer)"
 
     def __init__(self, buffer: SSAValue):
-        super().__init__(operands=[buffer])
+        Operation.__init__(self, operands=(buffer,))
 
     def verify_(self) -> None:
         if not isinstance(self.buffer.owner, MallocOp | MempoolInitOp):
@@ -197,10 +198,11 @@ class MemOffsetOp(IRDLOperation):
     assembly_format = "$pool `[` $offset `,` $size `]` attr-dict `:` type($pool) `->` type($view)"
 
     def __init__(self, pool: SSAValue, offset: int, size: int, view: BufferType):
-        super().__init__(
-            operands=[pool],
-            properties={"offset": IntegerAttr(offset, i64), "size": IntegerAttr(size, i64)},
-            result_types=[view],
+        Operation.__init__(
+            self,
+            operands=(pool,),
+            properties={"offset": i64_attr(offset), "size": i64_attr(size)},
+            result_types=(view,),
         )
 
     def verify_(self) -> None:
@@ -253,8 +255,8 @@ class ViewOp(IRDLOperation):
     assembly_format = "$source `[` $offset `]` attr-dict `:` type($source) `->` type($view)"
 
     def __init__(self, source: SSAValue, offset: int, view: BufferType):
-        super().__init__(
-            operands=[source], properties={"offset": IntegerAttr(offset, i64)}, result_types=[view]
+        Operation.__init__(
+            self, operands=(source,), properties={"offset": i64_attr(offset)}, result_types=(view,)
         )
 
     def verify_(self) -> None:
@@ -338,7 +340,7 @@ class ConstantOp(IRDLOperation):
     assembly_format = "$value attr-dict `->` type($output)"
 
     def __init__(self, value: Attribute, type: Attribute):
-        super().__init__(properties={"value": value}, result_types=[type])
+        Operation.__init__(self, properties={"value": value}, result_types=(type,))
 
     @property
     def weights(self) -> Weights:
@@ -381,7 +383,9 @@ class CopyOp(KernelOp):
     @staticmethod
     def between(source: SSAValue, target: SSAValue) -> "CopyOp":
         """Buffer form: from the memref `source` to the memref `target`."""
-        return CopyOp.build(operands=[source, [target], []], result_types=[[]])
+        op = CopyOp.__new__(CopyOp)
+        KernelOp.__init__(op, operands=[source, target, None], result_types=[[]])
+        return op
 
     def result_shapes(self) -> Sequence[tuple[int, ...]]:
         if element_type_of(self.input) != element_type_of(self.destinations[0]):

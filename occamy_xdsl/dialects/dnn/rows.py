@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from operator import mul
+from typing import cast
 
 import numpy as np
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import Rewriter
-from xdsl.utils.hints import isa
 
 from occamy_xdsl.dialects.dnn.base import (
     KernelOp,
@@ -23,6 +23,7 @@ from occamy_xdsl.dialects.dnn.base import (
     i64_array,
     ints,
     shape_of,
+    tensor_type,
 )
 from occamy_xdsl.dialects.dnn.compute import (
     ArgReduceOp,
@@ -241,10 +242,11 @@ def _taps(op: ResizeOp, size: int) -> np.ndarray:
 
 def with_rows(type: Attribute, rows: int, dim: int) -> ValueType:
     """A tensor type with another number of rows."""
-    assert isa(type, ValueType)
+    assert isinstance(type, TensorType)
+    type = cast("ValueType", type)
     shape = list(type.get_shape())
     shape[dim] = rows
-    return TensorType(type.element_type, shape, type.encoding)
+    return tensor_type(shape, type.element_type, type.encoding)
 
 
 def slice_rows(value: SSAValue, begin: int, end: int, dim: int) -> SliceOp:

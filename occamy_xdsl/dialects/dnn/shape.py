@@ -15,6 +15,7 @@ from occamy_xdsl.dialects.dnn.base import (
     i64_array,
     ints,
     shape_of,
+    tensor_type,
 )
 from occamy_xdsl.dialects.dnn.geometry import broadcast_shapes
 
@@ -37,7 +38,7 @@ class ShapeOp(KernelOp):
 
 
 def _result(source: SSAValue, shape: Sequence[int]) -> ValueType:
-    return TensorType(element_type_of(source), shape)
+    return tensor_type(shape, element_type_of(source))
 
 
 @irdl_op_definition

@@ -57,11 +57,11 @@ class ConvertDnnToCpuPass(ModulePass):
     Selects a kernel template for every op, generates the kernels' code, and calls them in order.
 
     All buffers are windows of byte arrays: the pool, the weights blob, and the caller's inputs and outputs.
-    Equal kernels are generated once; convolutions that differ in their number of rows alone, as those of stripes
-    do, are one kernel that is told the rows. Weights are listed, packed as their kernels read them, in the module
-    attribute `occamy.weights`; the driver writes the blob. Buffers outside a pool (modes eager and lazy)
-    become heap allocations. `dnn.if` becomes `scf.if`, `dnn.loop` becomes `scf.while`; their conditions are read
-    from memory.
+    Equal kernels are generated once; convolutions, pools, elementwise work and copies that differ in their number of
+    rows alone, as those of stripes do, are one kernel that is told the rows. Weights are listed, packed as their
+    kernels read them, in the module attribute `occamy.weights`; the driver writes the blob. Buffers outside a pool
+    (modes eager and lazy) become heap allocations. `dnn.if` becomes `scf.if`, `dnn.loop` becomes `scf.while`; their
+    conditions are read from memory.
 
     Requires: one function `main` in buffer form.
     Ensures: the dialects func, memref, scf, arith, vector and math only; the entry is

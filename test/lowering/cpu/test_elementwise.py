@@ -260,6 +260,57 @@ def test_copies(isa, run):
         np.testing.assert_array_equal(got, want, err_msg=kernel.symbol)
 
 
+def rows_of(height: int) -> list[Case]:
+    """Work on images and on tokens of some number, which are alike otherwise."""
+    image, wide = channels_last(1, 19, height, 20), (1, 19, 100, 20)
+    parts = (
+        Buffer(image.shape, channels_last(*wide).strides, "f32"),
+        Buffer(image.shape, dense(wide).strides, "f32"),
+    )
+    return [
+        case(add, np.add, image, image, image),
+        case(add, np.add, image, image, dense((19, 1, 1))),
+        case(add3, lambda a, b, c: a + b + c, image, *parts, dense((1, 1, 1, 20))),
+        case(add, np.add, dense((height, 150)), dense((height, 150)), dense((150,))),
+        case(add, np.add, dense((1, height, 131)), dense((1, height, 131)), dense((1, height, 1))),
+    ]
+
+
+def test_one_kernel_for_any_rows(isa, run):
+    groups = list(zip(*map(rows_of, (2, 5, 8)), strict=True))
+    assert [len({c.kernel().for_any_rows(isa)[0] for c in group}) for group in groups] == [1] * len(groups)
+    cases = [c for group in groups for c in (*group, rows_of(1)[groups.index(group)])]
+    calls = [(c.kernel(), [values_for(b, i) for i, b in enumerate(c.inputs)]) for c in cases]
+    for c, (kernel, arrays), got in zip(cases, calls, run(calls, isa, any_rows=True), strict=True):
+        np.testing.assert_array_equal(got, c.expected(*arrays), err_msg=kernel.symbol)
+    in_place = [call for c, call in zip(cases, calls, strict=True) if c.inputs[0].strides == c.output.strides]
+    for (kernel, _), got, want in zip(
+        in_place, run(in_place, isa, in_place=0, any_rows=True), run(in_place, isa), strict=True
+    ):
+        np.testing.assert_array_equal(got, want, err_msg=kernel.symbol)
+
+
+def test_one_copy_for_any_rows(isa, run):
+    pairs = [(dense((1, 24, rows, 30)), channels_last(1, 24, rows, 30)) for rows in (1, 2, 7)]
+    pairs += [
+        (Buffer((1, 24, rows, 30), dense((1, 24, 50, 30)).strides, "f32"), channels_last(1, 24, rows, 30))
+        for rows in (2, 7)
+    ]
+    kernels = [Copy(source, target) for source, target in pairs]
+    assert len({kernel.for_any_rows(isa)[0] for kernel in kernels[3:]}) == 1
+    calls = [(kernel, [values_for(kernel.arguments[0], 0)]) for kernel in kernels]
+    for (kernel, (values,)), got in zip(calls, run(calls, isa, any_rows=True), strict=True):
+        np.testing.assert_array_equal(got, values, err_msg=kernel.symbol)
+
+
+def test_no_kernel_for_any_rows(isa):
+    """For short rows, in which little is left of a vector's width, and for what has none or lies in reverse."""
+    for shape in ((9, 40), (300,), (2, 0, 300)):
+        assert Copy(dense(shape), dense(shape)).for_any_rows(isa) is None
+    backward = Buffer((7, 300), (-300, 1), "f32")
+    assert Copy(dense((7, 300)), backward).for_any_rows(isa) is None
+
+
 def test_equal_computations_are_equal_kernels():
     first, second = (CASES["three channels"].kernel() for _ in range(2))
     assert first == second

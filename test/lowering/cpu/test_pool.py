@@ -22,6 +22,11 @@ def last(shape, dtype="f32"):
     return Buffer(tuple(shape), tuple(strides), dtype)
 
 
+def flipped(buffer):
+    """The same with the rows in reverse."""
+    return Buffer(buffer.shape, (*buffer.strides[:2], -buffer.strides[2], *buffer.strides[3:]), buffer.dtype)
+
+
 def outputs(size, kernel, stride, dilation, pads, ceil):
     room = size + sum(pads) - (kernel - 1) * dilation - 1
     count = (-(-room // stride) if ceil else room // stride) + 1
@@ -129,6 +134,55 @@ def test_against_the_definition(isa, run):
         np.testing.assert_allclose(
             got.astype(np.float64), expected(pool, x)[0], rtol=tolerance, atol=tolerance, err_msg=pool.symbol
         )
+
+
+def rows_of(height, end=0, **options):
+    """A pool of an image of some height whose padding ends in `end` rows."""
+    return make(
+        "average",
+        (1, 19, height, 9),
+        (3, 3),
+        strides=(2, 2),
+        pads=(options.pop("begin", 0), 1, end, 1),
+        **options,
+    )
+
+
+ANY_ROWS = [
+    [make("max", (1, 19, height, 9), (2, 2), strides=(2, 2)) for height in (2, 4, 9)],
+    [rows_of(height, end, begin=begin) for height, begin, end in ((2, 1, 0), (4, 1, 1), (6, 0, 1))],
+    [rows_of(height) for height in (3, 5)],
+    [rows_of(height, 1, begin=begin, include=True) for height, begin in ((4, 0), (5, 1))],
+    [make("max", (1, 5, height, 40), (3, 3), dilations=(2, 1), pads=(2, 1, 2, 1)) for height in (1, 3, 8)],
+    [make("max", (1, 3, height, 5, 6), (2, 2, 1), pads=(1, 0, 0, 0, 0, 0)) for height in (1, 4)],
+]  # fmt: skip
+"""Pools that differ in rows and their padding alone."""
+
+
+def test_one_kernel_for_any_rows(isa, run):
+    pools = [pool for group in ANY_ROWS for pool in group]
+    general = [{pool.for_any_rows(isa)[0] for pool in group} for group in ANY_ROWS]
+    assert [len(kernels) for kernels in general] == [1] * len(ANY_ROWS)
+    calls = [(pool, [sample(pool)]) for pool in pools]
+    for (pool, (x,)), got, want in zip(calls, run(calls, isa, any_rows=True), run(calls, isa), strict=True):
+        np.testing.assert_array_equal(got, want, err_msg=pool.symbol)
+        np.testing.assert_allclose(got, expected(pool, x)[0], rtol=1e-6, atol=1e-6, err_msg=pool.symbol)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        make("max", (2, 8, 9, 9), (3, 3)),
+        make("max", (1, 8, 9), (3,)),
+        make("max", (1, 8, 9, 9), (3, 3), indices=True),
+        make("max", (1, 8, 9, 9), (1, 3), pads=(1, 0, 1, 0)),
+        make("average", (1, 8, 6, 7), (3, 3), strides=(2, 2), ceil=True, include=True),
+        make("max", (1, 8, 9, 9), (3, 3), layout=lambda *a: flipped(last(*a))),
+    ],
+    ids=["batch", "line", "positions", "padded", "overhang", "reversed"],
+)
+def test_no_kernel_for_any_rows(isa, pool):
+    assert pool.for_any_rows(isa) is None
 
 
 def test_nan_and_infinity(isa, run):

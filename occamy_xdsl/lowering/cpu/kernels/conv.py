@@ -18,6 +18,7 @@ from occamy_xdsl.lowering.cpu.kernels.correlation import (
     plan_windows,
 )
 from occamy_xdsl.lowering.cpu.kernels.microkernel import sum_dtype
+from occamy_xdsl.lowering.cpu.kernels.rows import row_stride
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Epilogue, Kernel, Packing, Prologue
 from occamy_xdsl.lowering.cpu.kernels.tiling import Tile
 from occamy_xdsl.lowering.toolchain import Isa
@@ -32,19 +33,10 @@ def one_row(*buffers: Buffer) -> tuple[Buffer, ...]:
         replace(
             b,
             shape=(1, b.shape[1], 1, *b.shape[3:]),
-            strides=(0, b.strides[1], _row_stride(b), *b.strides[3:]),
+            strides=(0, b.strides[1], row_stride(b, 2), *b.strides[3:]),
         )
         for b in buffers
     )
-
-
-def _row_stride(buffer: Buffer) -> int:
-    """Elements between rows; where there is only one, those of rows that follow each other."""
-    if buffer.shape[2] != 1 or not buffer.strides[-1]:
-        return buffer.strides[2]
-    return Buffer(
-        (buffer.shape[1], *buffer.shape[3:]), (buffer.strides[1], *buffer.strides[3:]), buffer.dtype
-    ).extent
 
 
 @dataclass(frozen=True)

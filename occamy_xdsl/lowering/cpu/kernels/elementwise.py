@@ -1,12 +1,13 @@
 """Elementwise kernels: a block of scalar ops on strided, broadcast operands."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xdsl.dialects.builtin import FixedBitwidthType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block
 
 from occamy_xdsl.lowering.cpu.kernels.builder import KernelBuilder
+from occamy_xdsl.lowering.cpu.kernels.rows import has_long_rows, row_of, shape_label
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel, canonical_text
 from occamy_xdsl.lowering.cpu.kernels.strided import Access, map_elements
 from occamy_xdsl.lowering.toolchain import Isa
@@ -26,6 +27,8 @@ class Elementwise(Kernel):
     inputs: tuple[Buffer, ...]
     """Inputs with the shape of the output, with stride 0 where they are broadcast."""
     output: Buffer
+    any_rows: bool = False
+    """Whether the number of rows is a size that the function takes; the buffers then show one."""
     text: str = field(init=False)
 
     def __post_init__(self):
@@ -33,7 +36,18 @@ class Elementwise(Kernel):
 
     @property
     def label(self) -> str:
-        return "elementwise_" + "x".join(map(str, self.output.shape))
+        return "elementwise_" + shape_label(self.output.shape, -2 if self.any_rows else None)
+
+    def for_any_rows(self, isa: Isa) -> "tuple[Elementwise, tuple[int, ...]] | None":
+        """For rows that are long enough to be worked on one by one."""
+        if not has_long_rows(self.arguments):
+            return None
+        *inputs, output = (row_of(buffer, -2) for buffer in self.arguments)
+        return replace(self, inputs=tuple(inputs), output=output, any_rows=True), self.output.shape[-2:-1]
+
+    @property
+    def run_time_sizes(self) -> int:
+        return int(self.any_rows)
 
     @property
     def arguments(self) -> tuple[Buffer, ...]:
@@ -58,5 +72,6 @@ class Elementwise(Kernel):
             lambda elements: k.inline(self.block, elements)[0],
             ops=len(self.block.ops) - 1,
             element_bytes=widest,
+            rows=k.sizes[0] if self.any_rows else None,
         )
         return k.finish()

@@ -1,7 +1,7 @@
 """Pooling over sliding windows, without padding or scratch: the bounds of loops leave the padding out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -14,6 +14,7 @@ from occamy_xdsl.lowering.cpu.kernels import vector_ops
 from occamy_xdsl.lowering.cpu.kernels.builder import IndexLike, KernelBuilder
 from occamy_xdsl.lowering.cpu.kernels.conv import Window
 from occamy_xdsl.lowering.cpu.kernels.reduction import combine, compute_dtype, is_float, neutral
+from occamy_xdsl.lowering.cpu.kernels.rows import row_of, shape_label
 from occamy_xdsl.lowering.cpu.kernels.spec import STORAGE_TYPES, Buffer, Epilogue, Kernel
 from occamy_xdsl.lowering.cpu.kernels.strided import load_lanes, shuffle
 from occamy_xdsl.lowering.toolchain import Isa
@@ -45,11 +46,44 @@ class Pool(Kernel):
     output: Buffer
     indices: Buffer | None = None
     epilogue: Epilogue | None = None
+    any_rows: Literal["inside", "clipped"] | None = None
+    """
+    Whether the output's and the input's rows and the padding before them are sizes that the function takes: for windows
+    that lie inside of the input's rows, or for any.
+
+    All buffers then show one row, and `pads` has 0 for rows.
+    """
 
     @property
     def label(self) -> str:
         window = "x".join(map(str, self.kernel))
-        return f"pool_{self.kind}_{window}_" + "x".join(map(str, self.input.shape))
+        return f"pool_{self.kind}_{window}_{shape_label(self.input.shape, 2 if self.any_rows else None)}"
+
+    def for_any_rows(self, isa: Isa) -> "tuple[Pool, tuple[int, ...]] | None":
+        """For one image and no positions of maxima, with an average over as many elements in each row of windows."""
+        if len(self.kernel) < 2 or self.output.shape[0] != 1 or self.indices is not None:
+            return None
+        rows, padded = self.windows[0], self.padded_windows[0]
+        is_inside = len(rows.interior) == rows.output
+        if self.count_include_pad and len(padded.interior) < padded.output:
+            return None
+        if (self.kernel[0] == 1 and not is_inside) or any(buffer.origin for buffer in self.arguments):
+            return None
+        rank = len(self.kernel)
+        after = self.epilogue and tuple(row_of(extra, 2) for extra in self.epilogue.extras)
+        kernel = replace(
+            self,
+            pads=(0, *self.pads[1:rank], 0, *self.pads[rank + 1 :]),
+            input=row_of(self.input, 2),
+            output=row_of(self.output, 2),
+            epilogue=self.epilogue and replace(self.epilogue, extras=after),
+            any_rows="inside" if is_inside else "clipped",
+        )
+        return kernel, (rows.output, rows.input, rows.pad)
+
+    @property
+    def run_time_sizes(self) -> int:
+        return 3 if self.any_rows else 0
 
     @property
     def arguments(self) -> tuple[Buffer, ...]:
@@ -80,6 +114,7 @@ class Pool(Kernel):
                 pad=self.pads[d],
                 input_strides=(self.input.strides[2 + d],),
                 result_strides=tuple(b.strides[2 + d] for b in self.arguments[1:]),
+                is_sized=bool(self.any_rows) and d == 0,
             )
             for d in range(len(self.kernel))
         ]
@@ -153,21 +188,23 @@ class _PoolNest:
         if d == len(self.windows):
             self.over_channel_vectors(at, plane)
             return
-        window = self.windows[d]
+        window, output, pad = self.windows[d], self.windows[d].output, self.windows[d].pad
+        sizes = (self.k.sizes[0], self.k.sizes[1], self.k.sizes[2]) if window.is_sized else None
+        if sizes is not None:
+            output, _, pad = sizes
 
         def one(
             o: IndexLike, interior: bool, lanes: int | None = None, valid: int = 1, edge: int | None = None
         ) -> None:
-            bounds = (0, window.kernel) if interior else window.kernel_range(self.k, o)
-            moved = at.moved(
-                o * window.steps[0] - window.pad * window.input_strides[0], window.result_strides, o
-            )
+            whole = 0, window.kernel
+            bounds = whole if interior else window.kernel_range(self.k, o, sizes)
+            moved = at.moved(o * window.steps[0] - pad * window.input_strides[0], window.result_strides, o)
             here = _Place(
                 moved.input,
                 moved.results,
                 (*at.bounds, bounds),
-                (*at.padded, self.padded[d].kernel_range(self.k, o)),
-                at.position + (o * window.stride - window.pad) * self.weights[d],
+                (*at.padded, whole if window.is_sized else self.padded[d].kernel_range(self.k, o)),
+                at.position + (o * window.stride - pad) * self.weights[d],
             )
             if self.over_channels or d < len(self.windows) - 1:
                 self.spatial(d + 1, here, plane)
@@ -178,7 +215,8 @@ class _PoolNest:
 
         inner = window.interior
         if d < len(self.windows) - 1:
-            self.k.for_(0, window.output, 1, lambda o: one(o, len(inner) == window.output))
+            interior = self.pool.any_rows == "inside" if window.is_sized else len(inner) == window.output
+            self.k.for_(0, output, 1, lambda o: one(o, interior))
         elif self.over_channels or not self.vector_edges:
             # Where no window lies inside, the first that would may be past the end.
             self.k.for_(0, min(inner.start, window.output), 1, lambda o: one(o, False))

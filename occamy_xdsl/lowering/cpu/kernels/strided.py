@@ -289,15 +289,25 @@ def map_elements(
     *,
     ops: int = 0,
     element_bytes: int | None = None,
+    rows: IndexLike | None = None,
 ) -> None:
     """
-    `output[point] = compute(inputs[point])` for each point of `shape`.
+    `output[point] = compute(inputs[point])` for each point of `shape`, or for each of as many `rows` of that shape,
+    which follow each other along the second to last dimension.
 
     All loads of a tile come before its stores, and no element is visited twice, so the output may share the
     memory of an input with equal strides. `ops` is the number of scalar ops of `compute`, `element_bytes`
     the size of the widest type in it (by default that of the output).
     """
     if 0 in shape:
+        return
+    if rows is not None:
+
+        def row(i: IndexLike) -> None:
+            *sources, target = (a.moved(i * a.strides[-2]) for a in (*inputs, output))
+            map_elements(k, shape, sources, target, compute, ops=ops, element_bytes=element_bytes)
+
+        k.for_(0, rows, 1, row)
         return
     # Backward loops over the output turn round.
     for axis, stride in enumerate(output.strides):
