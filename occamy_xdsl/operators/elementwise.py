@@ -94,7 +94,7 @@ def _swish(x: Scalar, alpha: float) -> Scalar:
     return x * (x * alpha).sigmoid()
 
 
-_FUNCTIONS: dict[str, Callable[[SSAValue], Operation]] = {
+_FUNCTIONS: dict[str, type[Operation]] = {
     "Acos": math.AcosOp,
     "Acosh": math.AcoshOp,
     "Asin": math.AsinOp,
