@@ -19,7 +19,7 @@ from occamy_xdsl.errors import OccamyError
 from occamy_xdsl.report.names import printable
 from occamy_xdsl.signals import exit_on_signals
 from occamy_xdsl.tools.commands import bench, check, compile, ops, report, run, tune, version
-from occamy_xdsl.tools.output import print_anything
+from occamy_xdsl.tools.output import open_closed_streams, print_anything
 
 STDOUT = 1
 OUT_OF_MEMORY = 4
@@ -77,6 +77,7 @@ def occamy(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code of the command line `arguments`; without them, of that of the process."""
     if arguments is None:
+        open_closed_streams()
         print_anything()
         with exit_on_signals():
             return main(sys.argv[1:])

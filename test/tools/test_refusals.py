@@ -126,6 +126,17 @@ def test_no_model(occamy, net, tmp_path, command, damage):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("command", ["run", "bench", "check --against reference", "compile", "report"])
+def test_a_pipe_is_no_model(occamy, tmp_path, command):
+    """Nobody writes to this one, so that opening it would never end."""
+    os.mkfifo(tmp_path / "m.onnx")
+    command, *options = command.split()
+    done = occamy(command, tmp_path / "m.onnx", *options)
+    assert done.code == 2
+    assert "m.onnx: a pipe or device" in done.error
+    assert "- reads one from standard input" in done.error
+
+
 def test_all_unsupported_nodes_are_listed(occamy, tmp_path):
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], "good"),
