@@ -102,13 +102,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _invoke(arguments: list[str]) -> None:
     # Not through the command's own main, which exits with 1 where standard output is closed.
     command = typer.main.get_command(app)
-    with command.make_context("occamy", arguments) as context:
-        command.invoke(context)
     try:
-        sys.stdout.flush()
-    except OSError:
-        # What is buffered must go somewhere when Python closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+        try:
+            with command.make_context("occamy", arguments) as context:
+                command.invoke(context)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is None:
+            # What is buffered must go somewhere when Python closes the stream.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
         raise
 
 

@@ -232,7 +232,10 @@ def main(args: Sequence[str] | None = None) -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
-            OccamyOptMain("Occamy's modular optimizer driver", args).run()
+            try:
+                OccamyOptMain("Occamy's modular optimizer driver", args).run()
+            finally:
+                sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -241,6 +244,9 @@ def main(args: Sequence[str] | None = None) -> None:
     except MemoryError as e:
         sys.exit(f"error: out of memory: {e}")
     except (ArgSpecParseError, DiagnosticException, ParseError, OSError) as e:
+        if isinstance(e, OSError) and e.filename is None:
+            # What is buffered must go somewhere when Python closes the stream.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(f"error: {message(e)}")
 
 

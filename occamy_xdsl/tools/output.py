@@ -33,7 +33,8 @@ def open_closed_streams() -> None:
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115  # as long as the process
+            setattr(sys, name, stream)
 
 
 def print_anything() -> None:

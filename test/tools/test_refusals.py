@@ -261,6 +261,20 @@ def test_full_disk():
     assert err == "error: standard output: No space left on device\n"
 
 
+@pytest.mark.parametrize("tool", ["occamy", "occamy_opt"])
+@pytest.mark.parametrize("stream", ["full", "closed"])
+def test_versions_cannot_be_printed(tool, stream):
+    """One line, not Python's own complaint when it closes the stream."""
+    target, fact = {"full": (">/dev/full", "No space left"), "closed": (">&-", "Bad file descriptor")}[stream]
+    command = f"{sys.executable} -m occamy_xdsl.tools.{tool} --version {target}"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment)
+    assert done.returncode == {"occamy": 70, "occamy_opt": 1}[tool]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert fact in line
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize("format", ["table", "html"])
 def test_a_terminal_of_another_encoding(tmp_path, encoding, format):
