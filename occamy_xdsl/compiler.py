@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from onnx import ModelProto
-from xdsl.dialects import gpu
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseIntOrFPElementsAttr,
@@ -18,7 +17,6 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     StringAttr,
 )
-from xdsl.dialects.func import CallOp
 
 from occamy_xdsl.dialects.dnn import ConvOp
 from occamy_xdsl.dialects.location import node_name
@@ -26,19 +24,9 @@ from occamy_xdsl.dialects.weights import WeightsRefAttr, to_array
 from occamy_xdsl.errors import ArgumentTypeError, InvalidInputError, UsageError
 from occamy_xdsl.files import new_folder, refuse_overwriting, remove, replacing
 from occamy_xdsl.importer import ModelSource
-from occamy_xdsl.lowering import toolchain
-from occamy_xdsl.lowering.cpu.abi import WeightsPlace, weights_path
-from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
-from occamy_xdsl.lowering.cpu.cpu_insert_clock import CLOCK, timed_ops
-from occamy_xdsl.lowering.cpu.emit import CompiledModel
-from occamy_xdsl.lowering.cuda import ptx
-from occamy_xdsl.lowering.cuda.convert_dnn_to_cuda import CALLS, MODEL_BYTES
-from occamy_xdsl.lowering.cuda.convolutions import Problem
-from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
-from occamy_xdsl.lowering.cuda.select import problem_of
-from occamy_xdsl.lowering.cuda.steps import ALIGNMENT
+from occamy_xdsl.lowering.attributes import CALLS, MODEL_BYTES, POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
+from occamy_xdsl.lowering.interface import CLOCK, DEVICE_ALIGNMENT, WeightsPlace, weights_path
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
-from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.memory_budget import MemoryBudget, check_workspaces
 from occamy_xdsl.pipeline_run import PipelineRun, Starts, text_of
 from occamy_xdsl.pipelines import (
@@ -47,10 +35,14 @@ from occamy_xdsl.pipelines import (
     stages,
 )
 from occamy_xdsl.report.memory import MemoryReport
-from occamy_xdsl.runtime.cuda import CudaModel
 from occamy_xdsl.runtime.executable import Array, Executable, LoadedModel
-from occamy_xdsl.runtime.jit import JitModel
 from occamy_xdsl.version import VERSION
+
+# What generates code is imported where that is asked for: it takes as long as a report of a small model.
+if TYPE_CHECKING:
+    from occamy_xdsl.lowering.cpu.emit import CompiledModel
+    from occamy_xdsl.lowering.cuda.convolutions import Problem
+    from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
 
 ELAPSED = "cudaEventElapsedTime"
 """The additional output of a profile on a GPU: milliseconds of each step."""
@@ -209,6 +201,8 @@ class Compilation:
 
         Asks for an earlier stage than one already run recompile up to it. Raises UsageError for other names.
         """
+        from occamy_xdsl.lowering import toolchain
+
         known = [*(step.name for step in stages(self.options)), "llvm", "ptx"]
         if stage not in known:
             raise UsageError(f"'{stage}' is no stage, the stages are: {', '.join(known)}")
@@ -236,6 +230,8 @@ class Compilation:
         """The PTX of all kernels, empty if there are none. Raises UsageError for a CPU."""
         if not self.options.is_cuda:
             raise UsageError(f"ptx: target '{self.options.target}' has none, only cuda")
+        from occamy_xdsl.lowering.cuda import ptx
+
         self.run_to("mlir")
         kernels = _part(self.module, kernels=True)
         return ptx.assemble(text_of(kernels), self.options.processor) if kernels.body.block.ops else ""
@@ -249,14 +245,21 @@ class Compilation:
         if self.options.is_cuda:
             calls = cast(ArrayAttr[ArrayAttr[StringAttr]], self.module.attributes[CALLS])
             return [(node.data, kernel.data) for node, kernel in calls]
+
+        from xdsl.dialects.func import CallOp
+
+        from occamy_xdsl.lowering.cpu.cpu_insert_clock import timed_ops
+
         return [
             (node_name(op), calls[0].callee.string_value() if len(calls) == 1 else op.name)
             for op in timed_ops(self.module)
             for calls in [[part for part in op.walk() if isinstance(part, CallOp)]]
         ]
 
-    def convolutions(self) -> list[Problem]:
+    def convolutions(self) -> "list[Problem]":
         """The different convolutions that cuDNN is asked for, in order of execution."""
+        from occamy_xdsl.lowering.cuda.select import problem_of
+
         self.run_to("mem")
         problems = (problem_of(op) for op in self.module.walk() if isinstance(op, ConvOp))
         return list({problem.key: problem for problem in problems}.values())
@@ -266,9 +269,9 @@ class Compilation:
         self.run_to("mlir")
         assert self._run.signature is not None
         inputs, outputs = self._run.signature
+        is_cuda = self.options.is_cuda
         if self.options.profile:
             calls = len(self.kernels())
-            is_cuda = self.options.is_cuda
             outputs += (
                 TensorSpec(ELAPSED, "float32", (calls,))
                 if is_cuda
@@ -282,14 +285,18 @@ class Compilation:
             pool_bytes=_count(self.module, POOL_BYTES),
             weights_bytes=_count(self.module, WEIGHTS_BYTES),
             memory=self.options.memory,
-            **({"pool_alignment": ALIGNMENT} if self.options.is_cuda else {}),
+            **({"pool_alignment": DEVICE_ALIGNMENT} if is_cuda else {}),
         )
 
-    def compiled(self, folder: Path) -> CompiledModel | CompiledCudaModel:
+    def compiled(self, folder: Path) -> "CompiledModel | CompiledCudaModel":
         """What artefacts are written from; the weights are written to a file in `folder`."""
+        from occamy_xdsl.lowering import toolchain
+
         signature = self.signature()
         weights = write_weights(self.module, folder / "weights") if signature.weights_bytes else None
         if self.options.is_cuda:
+            from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
+
             host = text_of(_part(self.module, kernels=False))
             model_bytes = _count(self.module, MODEL_BYTES)
             text = self.compiled_kernels()
@@ -298,7 +305,11 @@ class Compilation:
                 code = toolchain.assemble_ptx(text, self.options.processor)
             streams = self.options.stream_weights
             return CompiledCudaModel(host, text, model_bytes, signature, weights, code, streams)
-        isa = Isa.host() if self.options.processor == "host" else Isa.parse(self.options.processor)
+
+        from occamy_xdsl.lowering.cpu.emit import CompiledModel
+
+        processor = self.options.processor
+        isa = toolchain.Isa.host() if processor == "host" else toolchain.Isa.parse(processor)
         return CompiledModel(
             self._upstream_text(),
             signature,
@@ -311,6 +322,8 @@ class Compilation:
 
 def _part(module: ModuleOp, *, kernels: bool) -> ModuleOp:
     """A copy of the gpu.modules of a lowered module, or of all that is not in them."""
+    from xdsl.dialects import gpu
+
     return ModuleOp([op.clone() for op in module.ops if isinstance(op, gpu.ModuleOp) == kernels])
 
 
@@ -400,16 +413,29 @@ def compile_to_memory(compilation: Compilation) -> CompiledExecutable:
     """
     folder = new_folder()
     try:
-        artefact = compilation.compiled(Path(folder.name))
-        if isinstance(artefact, CompiledCudaModel):
-            executable = CompiledExecutable(compilation, CudaModel(artefact, Path(folder.name)))
-        else:
-            executable = CompiledExecutable(compilation, JitModel(artefact))
+        executable = CompiledExecutable(compilation, _loaded(compilation, Path(folder.name)))
         weakref.finalize(executable, remove, folder, in_finalizer=True)
     except BaseException:
         remove(folder)
         raise
     return executable
+
+
+def _loaded(compilation: Compilation, folder: Path) -> LoadedModel:
+    """The code of a compilation in this process, its weights in `folder`."""
+    artefact = compilation.compiled(folder)
+    if compilation.options.is_cuda:
+        from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
+        from occamy_xdsl.runtime.cuda import CudaModel
+
+        assert isinstance(artefact, CompiledCudaModel)
+        return CudaModel(artefact, folder)
+
+    from occamy_xdsl.lowering.cpu.emit import CompiledModel
+    from occamy_xdsl.runtime.jit import JitModel
+
+    assert isinstance(artefact, CompiledModel)
+    return JitModel(artefact)
 
 
 def check_threads(threads: int) -> None:

@@ -66,6 +66,10 @@ def read(model: str | Path | bytes | ModelProto) -> Source:
         raise ArgumentTypeError(f"a model is a path, bytes or a ModelProto, got {type(model).__name__}")
     path = Path(model)
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InvalidInputError(
+                f"{path}: a pipe or device, but a model is read more than once; - reads one from standard input"
+            )
         with path.open("rb") as file:
             empty = file.seek(0, 2) == 0
             data = memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

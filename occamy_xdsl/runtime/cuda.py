@@ -1,14 +1,18 @@
 """Running models compiled for a GPU: on the GPU of this machine, or without one under the simulator."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from occamy_xdsl.errors import OccamyError
-from occamy_xdsl.lowering.cpu.abi import WeightsPlace, write_header
+from occamy_xdsl.lowering.cpu.abi import write_header
 from occamy_xdsl.lowering.cpu.emit import write_executable, write_library
 from occamy_xdsl.lowering.cuda.emit import CompiledCudaModel
+from occamy_xdsl.lowering.interface import WeightsPlace
 from occamy_xdsl.runtime.executable import Array, Executable, LibraryModel
 from occamy_xdsl.runtime.nvidia import load_libraries
-from occamy_xdsl.simulator import Simulator
+
+if TYPE_CHECKING:
+    from occamy_xdsl.simulator import Simulator
 
 
 class CudaModel(LibraryModel):
@@ -32,7 +36,7 @@ class CudaModel(LibraryModel):
                 write_library(self._compiled, path, weights)
 
 
-def simulate(library: Path, inputs: dict[str, Array], simulator: Simulator) -> dict[str, Array]:
+def simulate(library: Path, inputs: dict[str, Array], simulator: "Simulator") -> dict[str, Array]:
     """
     Loads a compiled library, runs it once and releases it, all under `simulator`; the outputs by name.
 

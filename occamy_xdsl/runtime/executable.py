@@ -17,10 +17,8 @@ import numpy as np
 
 from occamy_xdsl.errors import ArgumentTypeError, InvalidInputError, OccamyError, UsageError
 from occamy_xdsl.files import replacing_all
-from occamy_xdsl.lowering.cpu import abi
-from occamy_xdsl.lowering.cuda.api import LIBRARIES
+from occamy_xdsl.lowering.interface import EXPORTS, Code, WeightsPlace, weights_path
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
-from occamy_xdsl.runtime.nvidia import load_libraries
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,7 +41,7 @@ class LoadedModel(Protocol):
         """
         ...
 
-    def save(self, path: Path, weights: abi.WeightsPlace) -> None:
+    def save(self, path: Path, weights: WeightsPlace) -> None:
         """Write the model to a file of the kind that the suffix of `path` names; raises UsageError."""
         ...
 
@@ -81,7 +79,7 @@ class Executable:
         """An executable with the same code and weights, and a pool of its own."""
         return Executable(self._model)
 
-    def save(self, path: str | Path, weights: abi.WeightsPlace = "embed") -> None:
+    def save(self, path: str | Path, weights: WeightsPlace = "embed") -> None:
         """
         Write the model to `path`: a library (`.so`), object (`.o`), header (`.h`) or program (no suffix).
 
@@ -243,6 +241,10 @@ def _load_library(path: Path) -> ctypes.CDLL:
         return ctypes.CDLL(name)
     except OSError as error:
         fact = str(error)
+    # Most libraries are for a CPU, and load as they are.
+    from occamy_xdsl.lowering.cuda.api import LIBRARIES
+    from occamy_xdsl.runtime.nvidia import load_libraries
+
     if any(library.soname in fact for library in LIBRARIES.values()):
         load_libraries()
         try:
@@ -260,7 +262,7 @@ class LibraryModel:
         _check_library(path)
         self._library = _load_library(self._path)
         try:
-            functions = [getattr(self._library, name) for name in abi.EXPORTS]
+            functions = [getattr(self._library, name) for name in EXPORTS]
         except AttributeError:
             raise UsageError(f"{path}: not a library compiled by occamy-xdsl") from None
         _, describe, *_, destroy, error = functions
@@ -284,17 +286,19 @@ class LibraryModel:
         """
         return BoundLibrary(self._path, self._library, pool)
 
-    def save(self, path: Path, weights: abi.WeightsPlace) -> None:
+    def save(self, path: Path, weights: WeightsPlace) -> None:
         """Copy the library and its weights file, or write a header; raises UsageError."""
         match path.suffix:
             case ".h":
-                abi.write_header(self.signature, path)
+                from occamy_xdsl.lowering.cpu.abi import write_header
+
+                write_header(self.signature, path)
             case ".so":
                 # Who runs a library that was at `path` before keeps it.
-                with replacing_all(path, abi.weights_path(path)) as (library, weights_file):
+                with replacing_all(path, weights_path(path)) as (library, weights_file):
                     shutil.copy2(self._path, library)
-                    if abi.weights_path(self._path).exists():
-                        shutil.copy2(abi.weights_path(self._path), weights_file)
+                    if weights_path(self._path).exists():
+                        shutil.copy2(weights_path(self._path), weights_file)
             case suffix:
                 raise UsageError(f"{path}: a loaded library is saved as .so or .h, not as '{suffix}'")
 
@@ -307,7 +311,7 @@ class BoundLibrary:
         self._library = library
         self._model = ctypes.c_void_p()
         if code := library.occamy_create(ctypes.byref(self._model), ctypes.c_void_p(pool)):
-            error = InvalidInputError if code == abi.Code.WEIGHTS else OccamyError
+            error = InvalidInputError if code == Code.WEIGHTS else OccamyError
             raise error(f"{path}: {library.occamy_error(None).decode()}")
         weakref.finalize(self, library.occamy_destroy, self._model)
 
@@ -358,6 +362,8 @@ def _check_library(path: Path) -> None:
 
     The dynamic loader maps what a truncated file promises, and the process dies on its first access.
     """
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path}: cannot be loaded: not a file")
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -8,6 +8,7 @@ import numpy as np
 
 from occamy_xdsl.errors import OccamyError, UsageError
 from occamy_xdsl.lowering.cpu import abi, emit
+from occamy_xdsl.lowering.interface import WeightsPlace
 from occamy_xdsl.lowering.signature import Signature
 from occamy_xdsl.lowering.toolchain import Isa, JitModule
 from occamy_xdsl.runtime.executable import Executable
@@ -48,7 +49,7 @@ class JitModel:
 
         return call
 
-    def save(self, path: Path, weights: abi.WeightsPlace) -> None:
+    def save(self, path: Path, weights: WeightsPlace) -> None:
         """Write an artefact of the kind that the suffix of `path` names; raises UsageError."""
         match path.suffix:
             case ".so":

@@ -19,7 +19,7 @@ from occamy_xdsl.errors import OccamyError
 from occamy_xdsl.report.names import printable
 from occamy_xdsl.signals import exit_on_signals
 from occamy_xdsl.tools.commands import bench, check, compile, ops, report, run, tune, version
-from occamy_xdsl.tools.output import print_anything
+from occamy_xdsl.tools.output import open_closed_streams, print_anything
 
 STDOUT = 1
 OUT_OF_MEMORY = 4
@@ -77,6 +77,7 @@ def occamy(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code of the command line `arguments`; without them, of that of the process."""
     if arguments is None:
+        open_closed_streams()
         print_anything()
         with exit_on_signals():
             return main(sys.argv[1:])
@@ -101,13 +102,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _invoke(arguments: list[str]) -> None:
     # Not through the command's own main, which exits with 1 where standard output is closed.
     command = typer.main.get_command(app)
-    with command.make_context("occamy", arguments) as context:
-        command.invoke(context)
     try:
-        sys.stdout.flush()
-    except OSError:
-        # What is buffered must go somewhere when Python closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+        try:
+            with command.make_context("occamy", arguments) as context:
+                command.invoke(context)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is None:
+            # What is buffered must go somewhere when Python closes the stream.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
         raise
 
 

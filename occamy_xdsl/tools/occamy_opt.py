@@ -20,7 +20,7 @@ from occamy_xdsl.errors import InvalidInputError, OccamyError
 from occamy_xdsl.files import refuse_overwriting, replacing
 from occamy_xdsl.pipelines import get_all_passes
 from occamy_xdsl.signals import exit_on_signals
-from occamy_xdsl.tools.output import print_anything
+from occamy_xdsl.tools.output import open_closed_streams, print_anything
 from occamy_xdsl.tools.universe import get_onnx_frontend
 
 
@@ -106,6 +106,13 @@ class OccamyOptMain(xDSLOptMain):
             super().setup_pipeline()
         except ValueError as e:
             raise InvalidInputError(f"-p: {e}") from None
+
+    def get_input_stream(self) -> tuple[IO[bytes], str]:
+        """As xDSL, but a frontend that was asked for makes up for a name without an extension that says so."""
+        stream, extension = super().get_input_stream()
+        if self.args.frontend and extension not in self.available_frontends:
+            extension = parse_spec(self.args.frontend).name
+        return stream, extension
 
     def prepare_input(self) -> tuple[list[tuple[IO[bytes], int]], str]:
         """As xDSL, with an error of our own for unknown file types; `-` is standard input."""
@@ -217,6 +224,7 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def main(args: Sequence[str] | None = None) -> None:
     """Exits 1 with one `error:` line a fact for a fault of the input; a traceback is a fault of ours."""
     if args is None:
+        open_closed_streams()
         print_anything()
         with exit_on_signals():
             main(sys.argv[1:])
@@ -224,7 +232,10 @@ def main(args: Sequence[str] | None = None) -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
-            OccamyOptMain("Occamy's modular optimizer driver", args).run()
+            try:
+                OccamyOptMain("Occamy's modular optimizer driver", args).run()
+            finally:
+                sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -233,6 +244,9 @@ def main(args: Sequence[str] | None = None) -> None:
     except MemoryError as e:
         sys.exit(f"error: out of memory: {e}")
     except (ArgSpecParseError, DiagnosticException, ParseError, OSError) as e:
+        if isinstance(e, OSError) and e.filename is None:
+            # What is buffered must go somewhere when Python closes the stream.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(f"error: {message(e)}")
 
 

@@ -1,5 +1,6 @@
 """Results to files and standard output: a file is either complete or absent."""
 
+import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,6 +16,25 @@ from occamy_xdsl.report.names import printable
 def note(text: str) -> None:
     """One line that is not a result."""
     print(printable(text), file=sys.stderr)
+
+
+def open_closed_streams() -> None:
+    """
+    Gives a program started with standard streams closed others in their places: input ends at once, output fails to
+    be written, and messages are lost. Otherwise files opened later would get their numbers.
+    """
+    for name, number, access, mode in (
+        ("stdin", 0, os.O_RDONLY, "r"),
+        ("stdout", 1, os.O_RDONLY, "w"),
+        ("stderr", 2, os.O_WRONLY, "w"),
+    ):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, access)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115  # as long as the process
+            setattr(sys, name, stream)
 
 
 def print_anything() -> None:

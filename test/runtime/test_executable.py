@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from occamy_xdsl.errors import InvalidInputError, OccamyError, UsageError
-from occamy_xdsl.lowering.cpu import abi, emit
+from occamy_xdsl.lowering import interface
+from occamy_xdsl.lowering.cpu import emit
 from occamy_xdsl.lowering.signature import ELEMENT_TYPES, Signature, TensorSpec
 from occamy_xdsl.lowering.toolchain import Isa
 from occamy_xdsl.runtime.executable import Executable, aligned_bytes, open_library
@@ -196,7 +197,7 @@ def test_clones_run_in_parallel(executable: Executable, affine_input: np.ndarray
 
 @pytest.mark.parametrize("place", ["embed", "file"])
 def test_save_and_open(
-    place: abi.WeightsPlace,
+    place: interface.WeightsPlace,
     affine_model: Callable[..., emit.CompiledModel],
     affine_input: np.ndarray,
     tmp_path: Path,

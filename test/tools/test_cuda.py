@@ -8,6 +8,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
+
+import occamy_xdsl as oc
+from occamy_xdsl.tools.commands.run import pool_map
 
 pytestmark = pytest.mark.usefixtures("compiler")
 
@@ -53,10 +57,25 @@ def test_simulated_run(occamy, net: Path, expected: tuple[Path, Path], tmp_path:
     assert "output 'y': equal" in done.out
     pool = done.out[done.out.index("pool of ") :]
     assert "activation" in pool
-    assert "of 'conv'" in pool
+    assert "  activation r of 'conv'" in pool
     assert done.err.startswith("simulated: calls, memory and kernels are checked; speed and the numerics of")
     assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
     np.testing.assert_allclose(np.load(tmp_path / "out" / "y.npy"), np.load(y), rtol=1e-4)
+
+
+def test_pool_map_says_once_that_a_buffer_is_a_workspace() -> None:
+    """The name of a workspace is what it is."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["c"], "product"), helper.make_node("Relu", ["c"], ["y"])],
+        "g",
+        [value("a", TensorProto.FLOAT, [8, 8]), value("b", TensorProto.FLOAT, [8, 8])],
+        [value("y", TensorProto.FLOAT, [8, 8])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    lines = pool_map(oc.load(model).memory_report("cuda")).splitlines()
+    (workspace,) = [line for line in lines if "workspace" in line]
+    assert workspace.endswith("  workspace of 'product'")
 
 
 def test_wrong_result_is_exit_code_1(occamy, net: Path, expected: tuple[Path, Path]) -> None:

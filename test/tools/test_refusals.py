@@ -126,6 +126,17 @@ def test_no_model(occamy, net, tmp_path, command, damage):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("command", ["run", "bench", "check --against reference", "compile", "report"])
+def test_a_pipe_is_no_model(occamy, tmp_path, command):
+    """Nobody writes to this one, so that opening it would never end."""
+    os.mkfifo(tmp_path / "m.onnx")
+    command, *options = command.split()
+    done = occamy(command, tmp_path / "m.onnx", *options)
+    assert done.code == 2
+    assert "m.onnx: a pipe or device" in done.error
+    assert "- reads one from standard input" in done.error
+
+
 def test_all_unsupported_nodes_are_listed(occamy, tmp_path):
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], "good"),
@@ -248,6 +259,20 @@ def test_full_disk():
         _, err = process.communicate(timeout=60)
     assert process.returncode == 70
     assert err == "error: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("tool", ["occamy", "occamy_opt"])
+@pytest.mark.parametrize("stream", ["full", "closed"])
+def test_versions_cannot_be_printed(tool, stream):
+    """One line, not Python's own complaint when it closes the stream."""
+    target, fact = {"full": (">/dev/full", "No space left"), "closed": (">&-", "Bad file descriptor")}[stream]
+    command = f"{sys.executable} -m occamy_xdsl.tools.{tool} --version {target}"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment)
+    assert done.returncode == {"occamy": 70, "occamy_opt": 1}[tool]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert fact in line
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -1,6 +1,7 @@
 """The public Python API."""
 
 import ctypes
+import os
 import pickle
 import subprocess
 import sys
@@ -48,6 +49,30 @@ def test_import_is_quick_and_lazy():
     )
     root = Path(oc.__file__).parents[1]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
+
+
+def test_a_report_loads_nothing_that_generates_code(tmp_path: Path):
+    """That takes as long as the report of a small model."""
+    onnx.save(make_model(), tmp_path / "m.onnx")
+    code = (
+        "import sys; from occamy_xdsl.tools.occamy import main\n"
+        f"assert main(['report', {str(tmp_path / 'm.onnx')!r}]) == 0\n"
+        "heavy = ('xdsl.dialects.llvm', 'xdsl.dialects.gpu', 'occamy_xdsl.lowering.cuda', 'occamy_xdsl.simulator',\n"
+        "    'occamy_xdsl.lowering.cpu.emit')\n"
+        "assert not set(heavy) & set(sys.modules), set(heavy) & set(sys.modules)\n"
+    )
+    root = Path(oc.__file__).parents[1]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=300)
+
+
+def test_a_pipe_is_no_model(tmp_path: Path):
+    """A model is read more than once; nobody writes to this pipe, so that opening it would never end."""
+    pipe = tmp_path / "m.onnx"
+    os.mkfifo(pipe)
+    with pytest.raises(oc.InvalidInputError, match="a pipe or device"):
+        oc.load(pipe)
+    with pytest.raises(oc.UsageError, match="cannot be loaded: not a file"):
+        oc.open(pipe)
 
 
 def test_unknown_name():

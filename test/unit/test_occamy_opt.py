@@ -149,6 +149,16 @@ def test_flags_of_programs_are_refused_for_models(path: Path):
     assert fails(path, "--weights", path.with_suffix(".w")) == [fact]
 
 
+def test_a_frontend_makes_up_for_the_extension(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    model = tmp_path / "model.bin"
+    model.write_bytes(path.read_bytes())
+    assert run(capsys, model, "-f", "onnx") == run(capsys, path)
+    with pytest.raises(SystemExit, match="Unrecognized file extension 'bin'"):
+        main([str(model)])
+
+
 @pytest.mark.parametrize("flag", ["-v", "--version", "--vers"])
 def test_versions(path: Path, capsys: pytest.CaptureFixture[str], flag: str):
     """Those of the project, of xDSL and of LLVM, whatever else is asked for."""

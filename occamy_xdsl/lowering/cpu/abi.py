@@ -8,14 +8,13 @@ neither allocates nor writes to anything but the handle, the pool and the output
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
-from typing import Literal
 
 from xdsl.dialects.builtin import i1, i8, i32, i64
 
 from occamy_xdsl.files import replacing
 from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Operand, Prototype, Value
+from occamy_xdsl.lowering.interface import CODE_MEANINGS, DEVICE_EXPORTS, EXPORTS, Code
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 
 ENTRY = "occamy_main"
@@ -26,42 +25,8 @@ OUT_OF_MEMORY = "occamy_run: out of memory for a buffer"
 """What `occamy_error` says where a model without a pool lacks memory."""
 LAST_ERROR = "occamy_last_error"
 """Symbol of the message of a call that had no model, one a thread."""
-EXPORTS = (
-    "occamy_pool_bytes",
-    "occamy_signature",
-    "occamy_create",
-    "occamy_run",
-    "occamy_destroy",
-    "occamy_error",
-)
-"""The public functions, in the order of the header."""
-DEVICE_EXPORTS = ("occamy_stream", "occamy_enqueue", "occamy_capture")
-"""Further public functions of a model for a GPU."""
-
-WeightsPlace = Literal["embed", "file"]
-"""Where an artefact has its weights: in its read-only data, or in the file `<artefact>.weights` beside it."""
-
 TRAILER_BYTES = 64
 """Bytes after the weights in a weights file: they tie the file to its artefact, see `weights_trailer`."""
-
-
-class Code(IntEnum):
-    """What `occamy_create` and `occamy_run` return."""
-
-    OK = 0
-    BAD_ARGUMENT = 1
-    OUT_OF_MEMORY = 2
-    WEIGHTS = 3
-    DEVICE = 4
-
-
-CODE_MEANINGS = {
-    Code.OK: "success",
-    Code.BAD_ARGUMENT: "a pointer is null, or the pool is not aligned",
-    Code.OUT_OF_MEMORY: "the pool, the handle or a buffer cannot be allocated",
-    Code.WEIGHTS: "the weights file is missing, unreadable or of another model",
-    Code.DEVICE: "a function of a GPU library failed",
-}
 
 
 @dataclass(frozen=True)
@@ -72,11 +37,6 @@ class WeightsFile:
     """The last TRAILER_BYTES bytes the file must have."""
     beside_program: bool = False
     """Whether the artefact is the running program, rather than the library that holds the code."""
-
-
-def weights_path(artefact: Path) -> Path:
-    """The path of the weights file of an artefact."""
-    return artefact.with_name(artefact.name + ".weights")
 
 
 def weights_trailer(size: int, sha256: bytes) -> bytes:

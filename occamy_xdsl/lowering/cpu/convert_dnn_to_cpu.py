@@ -34,18 +34,13 @@ from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import function_for
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr
 from occamy_xdsl.errors import UnsupportedModelError
+from occamy_xdsl.lowering.attributes import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer, Kernel, Packing
 from occamy_xdsl.lowering.cpu.select import KernelCall, buffer_of, select
 from occamy_xdsl.lowering.toolchain import Isa
 
 ENTRY = "occamy_main"
 """The function that the pass makes of `main`."""
-
-WEIGHTS = "occamy.weights"
-"""Module attribute: what the weights blob holds, as dictionaries of `value` and `offset` (bytes)."""
-
-POOL_BYTES = "occamy.pool_bytes"
-WEIGHTS_BYTES = "occamy.weights_bytes"
 
 WEIGHTS_ALIGNMENT = 64
 """Bytes to which each tensor of the weights blob is aligned: a cache line, and the widest vector."""

@@ -12,9 +12,7 @@ from xdsl.passes import ModulePass
 from occamy_xdsl.dialects.signature import function_for, function_named
 from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import ENTRY
 from occamy_xdsl.lowering.cpu.cpu_stream_weights import ADVISE
-
-CLOCK = "clock_gettime"
-"""The function of the C library, POSIX 2001."""
+from occamy_xdsl.lowering.interface import CLOCK
 
 CLOCK_MONOTONIC = 1
 """Linux's number of the clock that is never set."""

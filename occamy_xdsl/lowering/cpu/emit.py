@@ -13,6 +13,7 @@ from occamy_xdsl.lowering import linker, toolchain
 from occamy_xdsl.lowering.cpu import abi
 from occamy_xdsl.lowering.cpu.executable import define_main
 from occamy_xdsl.lowering.host import HostModule
+from occamy_xdsl.lowering.interface import WeightsPlace, weights_path
 from occamy_xdsl.lowering.signature import Signature
 
 MAX_EMBEDDED_BYTES = 2**31 - 2**24
@@ -110,7 +111,7 @@ class CompiledModel:
         return ()
 
 
-def write_library(model: Artefact, path: Path, weights: abi.WeightsPlace = "embed") -> None:
+def write_library(model: Artefact, path: Path, weights: WeightsPlace = "embed") -> None:
     """
     Write a shared library with the C interface.
 
@@ -124,7 +125,7 @@ def write_library(model: Artefact, path: Path, weights: abi.WeightsPlace = "embe
     _write(model, path, weights, link)
 
 
-def write_executable(model: Artefact, path: Path, weights: abi.WeightsPlace = "embed") -> None:
+def write_executable(model: Artefact, path: Path, weights: WeightsPlace = "embed") -> None:
     """Write a program that runs the model on .npy files; raises as `write_library`."""
 
     def link(objects: Sequence[Path], output: Path) -> None:
@@ -133,7 +134,7 @@ def write_executable(model: Artefact, path: Path, weights: abi.WeightsPlace = "e
     _write(model, path, weights, link, program=True)
 
 
-def write_object(model: Artefact, path: Path, weights: abi.WeightsPlace = "embed") -> None:
+def write_object(model: Artefact, path: Path, weights: WeightsPlace = "embed") -> None:
     """
     Write a relocatable object with the C interface.
 
@@ -150,9 +151,9 @@ def write_object(model: Artefact, path: Path, weights: abi.WeightsPlace = "embed
     _write(model, path, weights, merge)
 
 
-def check_weights_place(place: str) -> abi.WeightsPlace:
+def check_weights_place(place: str) -> WeightsPlace:
     """`place` if weights can be kept there; raises UsageError."""
-    for known in get_args(abi.WeightsPlace):
+    for known in get_args(WeightsPlace):
         if place == known:
             return known
     raise UsageError(f"weights cannot be kept as '{place}', only as: embed file")
@@ -161,7 +162,7 @@ def check_weights_place(place: str) -> abi.WeightsPlace:
 def _write(
     model: Artefact,
     path: Path,
-    place: abi.WeightsPlace,
+    place: WeightsPlace,
     link: Callable[[Sequence[Path], Path], None],
     *,
     program: bool = False,
@@ -183,7 +184,7 @@ def _write(
     model.define_interface(host, file)
     if program:
         define_main(host, signature)
-    written = [path] if in_file is None else [path, abi.weights_path(path)]
+    written = [path] if in_file is None else [path, weights_path(path)]
     with replacing_all(*written) as results, temporary_folder(results[0].parent) as folder:
         objects = [folder / "model.o"]
         host.module.verify()

@@ -5,8 +5,8 @@ import io
 import numpy as np
 from xdsl.dialects.builtin import i8, i32, i64
 
-from occamy_xdsl.lowering.cpu.abi import Code
 from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Operand, Value
+from occamy_xdsl.lowering.interface import Code
 from occamy_xdsl.lowering.signature import Signature, TensorSpec, file_names
 
 _STDERR = 2

@@ -8,7 +8,7 @@ inputs and outputs, and weights together, otherwise the last two. Inputs and out
 from xdsl.dialects.builtin import i32, i64
 
 from occamy_xdsl.lowering.cpu import abi
-from occamy_xdsl.lowering.cpu.abi import Code, WeightsFile
+from occamy_xdsl.lowering.cpu.abi import WeightsFile
 from occamy_xdsl.lowering.cuda import api
 from occamy_xdsl.lowering.cuda.program import (
     ABANDON,
@@ -23,6 +23,7 @@ from occamy_xdsl.lowering.cuda.program import (
     TEARDOWN,
 )
 from occamy_xdsl.lowering.host import NULL, PTR, VOID, HostModule, Prototype
+from occamy_xdsl.lowering.interface import Code
 from occamy_xdsl.lowering.signature import Signature
 
 

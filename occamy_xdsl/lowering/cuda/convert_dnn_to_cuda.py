@@ -27,20 +27,16 @@ from occamy_xdsl.dialects.location import node_name
 from occamy_xdsl.dialects.signature import KIND, NAME, argument_attributes, function_for
 from occamy_xdsl.dialects.weights import Weights, WeightsRefAttr
 from occamy_xdsl.errors import UnsupportedModelError
-from occamy_xdsl.lowering.cpu.convert_dnn_to_cpu import POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
+from occamy_xdsl.lowering.attributes import CALLS, MODEL_BYTES, POOL_BYTES, WEIGHTS, WEIGHTS_BYTES
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cuda import program
 from occamy_xdsl.lowering.cuda.kernels.spec import MAX_ELEMENTS, GpuKernel, gpu_module
 from occamy_xdsl.lowering.cuda.program import Caller, NodeStep, OpSteps, Piece, Placement, ProgramBuilder
 from occamy_xdsl.lowering.cuda.ptx import CHIPS
 from occamy_xdsl.lowering.cuda.select import Plan, UnsupportedOpError, operand_of, select
-from occamy_xdsl.lowering.cuda.steps import ALIGNMENT, Allocate, Free, Launch, Transfer, kernel_name
+from occamy_xdsl.lowering.cuda.steps import Allocate, Free, Launch, Transfer, kernel_name
 from occamy_xdsl.lowering.host import HostModule
-
-MODEL_BYTES = "occamy.model_bytes"
-"""Module attribute: bytes of a model handle."""
-CALLS = "occamy.calls"
-"""Module attribute of a profile: node and kernel of each step that is timed."""
+from occamy_xdsl.lowering.interface import DEVICE_ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -191,9 +187,9 @@ class _Conversion:
         match op:
             case dnn.MempoolInitOp():
                 self.pool_bytes = dnn.byte_size(op.pool)
-                if op.alignment.value.data % ALIGNMENT:
+                if op.alignment.value.data % DEVICE_ALIGNMENT:
                     raise PassFailedException(
-                        f"convert-dnn-to-cuda: the pool must be planned with alignment {ALIGNMENT}"
+                        f"convert-dnn-to-cuda: the pool must be planned with alignment {DEVICE_ALIGNMENT}"
                     )
             case dnn.MemOffsetOp():
                 self.offsets[op.view] = op.offset.value.data
@@ -308,8 +304,8 @@ class _Conversion:
 
 
 def aligned(size: int) -> int:
-    """The next multiple of ALIGNMENT."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    """The next multiple of DEVICE_ALIGNMENT."""
+    return -(-size // DEVICE_ALIGNMENT) * DEVICE_ALIGNMENT
 
 
 def is_on_host(buffer: SSAValue) -> bool:

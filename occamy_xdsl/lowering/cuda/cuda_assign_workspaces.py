@@ -27,7 +27,7 @@ from occamy_xdsl.lowering.cuda.select import (
     prologue_channels,
     select,
 )
-from occamy_xdsl.lowering.cuda.steps import ALIGNMENT
+from occamy_xdsl.lowering.interface import DEVICE_ALIGNMENT
 
 MIN_CUBLAS_BYTES, MAX_CUBLAS_BYTES = 16 << 10, 4 << 20
 """
@@ -166,7 +166,7 @@ def rooms(block: Block) -> list[tuple[dnn.KernelOp, int]]:
     ]
     peak = max(live, default=0)
     return [
-        (op, (peak - size) // ALIGNMENT * ALIGNMENT)
+        (op, (peak - size) // DEVICE_ALIGNMENT * DEVICE_ALIGNMENT)
         for op, size in zip(table.ops, live, strict=True)
         if isinstance(op, dnn.KernelOp)
     ]

@@ -34,13 +34,11 @@ from xdsl.dialects.builtin import i32, i64
 from xdsl.ir import SSAValue
 
 from occamy_xdsl.dialects.weights import Weights
-from occamy_xdsl.lowering.cpu.abi import Code
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cuda import api
 from occamy_xdsl.lowering.cuda.api import CONSTANTS, FUNCTIONS
 from occamy_xdsl.lowering.cuda.kernels.spec import VECTOR_BYTES
 from occamy_xdsl.lowering.cuda.steps import (
-    ALIGNMENT,
     Allocate,
     Convolution,
     Deconvolution,
@@ -58,6 +56,7 @@ from occamy_xdsl.lowering.cuda.steps import (
 )
 from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Value, Variable
 from occamy_xdsl.lowering.host import Operand as Argument
+from occamy_xdsl.lowering.interface import DEVICE_ALIGNMENT, Code
 
 SETUP, MAIN, ABANDON, TEARDOWN = "occamy_setup", "occamy_main", "occamy_abandon", "occamy_teardown"
 LAUNCH, MAKE_GRAPH = "occamy_launch", "occamy_make_graph"
@@ -111,7 +110,7 @@ class Caller:
     @property
     def alignment(self) -> int:
         """What its address must be a multiple of: other buffers of the model may borrow the memory of an output."""
-        return VECTOR_BYTES if self.kind == "input" else ALIGNMENT
+        return VECTOR_BYTES if self.kind == "input" else DEVICE_ALIGNMENT
 
     @property
     def where(self) -> str:

@@ -24,7 +24,6 @@ from occamy_xdsl.lowering.cuda.kernels.rows import RowLayerNorm, RowReduce, RowS
 from occamy_xdsl.lowering.cuda.kernels.spec import VECTOR_BYTES, GpuKernel
 from occamy_xdsl.lowering.cuda.kernels.tiled import copy_kernel, elementwise_kernel
 from occamy_xdsl.lowering.cuda.steps import (
-    ALIGNMENT,
     Convolution,
     Deconvolution,
     Launch,
@@ -37,6 +36,7 @@ from occamy_xdsl.lowering.cuda.steps import (
     Step,
     Window,
 )
+from occamy_xdsl.lowering.interface import DEVICE_ALIGNMENT
 
 ALGORITHM, LIBRARY_BYTES, PROLOGUE_CHANNELS = "cuda.algorithm", "cuda.library_bytes", "cuda.prologue_channels"
 """
@@ -63,7 +63,7 @@ class Plan:
     def reserve(self, size: int) -> Scratch:
         """A new part of the workspace, of `size` bytes."""
         scratch = Scratch(self.scratch_bytes)
-        self.scratch_bytes += -(-size // ALIGNMENT) * ALIGNMENT
+        self.scratch_bytes += -(-size // DEVICE_ALIGNMENT) * DEVICE_ALIGNMENT
         return scratch
 
     def temporary(self, shape: Sequence[int], dtype: str = "f32") -> Operand:

@@ -9,9 +9,6 @@ from occamy_xdsl.dialects.weights import Weights
 from occamy_xdsl.lowering.cpu.kernels.spec import Buffer
 from occamy_xdsl.lowering.cuda.kernels.spec import GpuKernel
 
-ALIGNMENT = 256
-"""Bytes to which buffers in device memory are aligned, as the libraries like it."""
-
 
 @dataclass(frozen=True)
 class Scratch:

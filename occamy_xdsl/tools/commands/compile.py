@@ -12,7 +12,7 @@ from occamy_xdsl.tools.output import check_writable, note, progress, write_text
 
 if TYPE_CHECKING:
     from occamy_xdsl.compiler import Compilation
-    from occamy_xdsl.lowering.cpu.abi import WeightsPlace
+    from occamy_xdsl.lowering.interface import WeightsPlace
 
 SUFFIXES: dict[str, str] = {
     "onnx": ".onnx.mlir",
@@ -56,8 +56,8 @@ def compile(
     ] = None,
 ) -> None:
     """Compile a model."""
-    from occamy_xdsl.lowering.cpu.abi import weights_path
     from occamy_xdsl.lowering.cpu.emit import check_weights_place
+    from occamy_xdsl.lowering.interface import weights_path
 
     place = check_weights_place("file" if weights == "stream" else weights)
     if place != "embed" and emit not in ("obj", "lib", "exe"):

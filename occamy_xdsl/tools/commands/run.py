@@ -19,7 +19,7 @@ from occamy_xdsl.tools.output import check_writable, make_folder, note, progress
 if TYPE_CHECKING:
     from occamy_xdsl.compiler import Compilation
     from occamy_xdsl.lowering.signature import Signature
-    from occamy_xdsl.report.memory import MemoryReport
+    from occamy_xdsl.report.memory import MemoryReport, Tensor
     from occamy_xdsl.runtime.executable import Array, Executable
     from occamy_xdsl.simulator import Simulator
 
@@ -68,7 +68,7 @@ def run(
     ] = None,
 ) -> None:
     """Run a model."""
-    from occamy_xdsl.lowering.cpu.abi import weights_path
+    from occamy_xdsl.lowering.interface import weights_path
     from occamy_xdsl.runtime import bind
 
     if poison and options.memory != "pool":
@@ -142,7 +142,9 @@ def run(
 
 
 def is_artefact(path: Path) -> bool:
-    """Whether a file is compiled code; raises UsageError for compiled code that cannot be opened."""
+    """Whether a file is compiled code."""
+    if not path.is_file():  # what is read from a pipe is gone
+        return False
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -209,12 +211,15 @@ def pool_map(report: "MemoryReport") -> str:
     """Where each buffer is in the pool, and when."""
     placed = [t for t in report.tensors if t.offset is not None and t.alias_of is None]
     rows = (
-        printable(
-            f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  {t.kind} {t.name} of '{t.node}'"
-        )
+        printable(f"  {t.offset:>10} +{t.bytes:<10} steps {t.first}-{t.last}  {_what(t)} of '{t.node}'")
         for t in sorted(placed, key=lambda t: (t.offset or 0, t.first))
     )
     return "\n".join([f"pool of {report.pool_bytes} bytes", *rows])
+
+
+def _what(tensor: "Tensor") -> str:
+    """The kind and name of a buffer; a workspace is named after what it is."""
+    return tensor.kind if tensor.kind == "workspace" else f"{tensor.kind} {tensor.name}"
 
 
 def timings(

@@ -18,7 +18,7 @@ import pytest
 from xdsl.dialects.builtin import i32, i64
 
 from occamy_xdsl.errors import UsageError
-from occamy_xdsl.lowering import linker, toolchain
+from occamy_xdsl.lowering import interface, linker, toolchain
 from occamy_xdsl.lowering.cpu import abi, emit
 from occamy_xdsl.lowering.host import NULL, PTR, HostModule, Prototype
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
@@ -35,7 +35,7 @@ class Library:
 
     def __init__(self, path: Path):
         library = ctypes.CDLL(str(path))
-        for name in abi.EXPORTS:
+        for name in interface.EXPORTS:
             setattr(self, name.removeprefix("occamy_"), getattr(library, name))
         self.pool_bytes.restype = ctypes.c_size_t
         self.signature.restype = self.error.restype = ctypes.c_char_p
@@ -63,7 +63,7 @@ def check_run(library: Library, model: ctypes.c_void_p) -> None:
     """Run the model once and compare with numpy."""
     x = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
     b, y, n = np.array(41, np.int64), np.full(SHAPE, np.nan, np.float32), np.array(0, np.int64)
-    assert library.run_on(model, [x, b], [y, n]) == abi.Code.OK
+    assert library.run_on(model, [x, b], [y, n]) == interface.Code.OK
     np.testing.assert_array_equal(y, 2 * x + WEIGHTS)
     assert n == 42
     assert library.message(model) == ""
@@ -71,7 +71,7 @@ def check_run(library: Library, model: ctypes.c_void_p) -> None:
 
 def test_run(library: Library) -> None:
     model = ctypes.c_void_p()
-    assert library.create(ctypes.byref(model), None) == abi.Code.OK
+    assert library.create(ctypes.byref(model), None) == interface.Code.OK
     check_run(library, model)
     check_run(library, model)
     library.destroy(model)
@@ -85,13 +85,13 @@ def test_a_success_leaves_no_message(library: Library) -> None:
         lambda: library.create(ctypes.byref(model), misaligned),
         lambda: library.run(None, None, None),
     ):
-        assert fail() == abi.Code.BAD_ARGUMENT
+        assert fail() == interface.Code.BAD_ARGUMENT
         assert library.message() != ""
-        assert library.create(ctypes.byref(model), None) == abi.Code.OK
+        assert library.create(ctypes.byref(model), None) == interface.Code.OK
         assert library.message() == library.message(model) == ""
         library.destroy(model)
-    assert library.create(ctypes.byref(model), None) == abi.Code.OK
-    assert library.run(model, None, None) == abi.Code.BAD_ARGUMENT
+    assert library.create(ctypes.byref(model), None) == interface.Code.OK
+    assert library.run(model, None, None) == interface.Code.BAD_ARGUMENT
     assert library.message(model) != ""
     assert library.message() == ""
     check_run(library, model)
@@ -125,7 +125,7 @@ def test_pool_of_exactly_pool_bytes(library: Library) -> None:
     for guard in (start, start + 2 * PAGE):
         assert libc.mprotect(ctypes.c_void_p(guard), PAGE, 0) == 0
     model = ctypes.c_void_p()
-    assert library.create(ctypes.byref(model), ctypes.c_void_p(start + PAGE)) == abi.Code.OK
+    assert library.create(ctypes.byref(model), ctypes.c_void_p(start + PAGE)) == interface.Code.OK
     check_run(library, model)
     library.destroy(model)
 
@@ -134,20 +134,20 @@ def test_refuses_misaligned_pool(library: Library) -> None:
     pool = np.empty(PAGE + 128, np.uint8)
     model = ctypes.c_void_p(1)
     address = -(-pool.ctypes.data // 64) * 64 + 4
-    assert library.create(ctypes.byref(model), ctypes.c_void_p(address)) == abi.Code.BAD_ARGUMENT
+    assert library.create(ctypes.byref(model), ctypes.c_void_p(address)) == interface.Code.BAD_ARGUMENT
     assert model.value is None
     assert library.message() == "occamy_create: the pool must be aligned to 64 bytes"
 
 
 def test_refuses_null_pointers(library: Library) -> None:
-    assert library.create(None, None) == abi.Code.BAD_ARGUMENT
+    assert library.create(None, None) == interface.Code.BAD_ARGUMENT
     assert library.message() == "occamy_create: the address for the model is a null pointer"
-    assert library.run_on(None, [], []) == abi.Code.BAD_ARGUMENT
+    assert library.run_on(None, [], []) == interface.Code.BAD_ARGUMENT
     assert library.message() == "occamy_run: the model is a null pointer"
     library.destroy(None)
 
     model = ctypes.c_void_p()
-    assert library.create(ctypes.byref(model), None) == abi.Code.OK
+    assert library.create(ctypes.byref(model), None) == interface.Code.OK
     x, b = np.zeros(SHAPE, np.float32), np.array(0, np.int64)
     for inputs, outputs, what in [
         ([None, b], [x, b], "input 0 ('x')"),
@@ -155,9 +155,9 @@ def test_refuses_null_pointers(library: Library) -> None:
         ([x, b], [None, b], "output 0 ('a/y')"),
         ([x, b], [x, None], "output 1 ('n')"),
     ]:
-        assert library.run_on(model, inputs, outputs) == abi.Code.BAD_ARGUMENT
+        assert library.run_on(model, inputs, outputs) == interface.Code.BAD_ARGUMENT
         assert library.message(model) == f"occamy_run: {what} is a null pointer"
-    assert library.run(model, None, None) == abi.Code.BAD_ARGUMENT
+    assert library.run(model, None, None) == interface.Code.BAD_ARGUMENT
     assert library.message(model) == "occamy_run: the array of inputs is a null pointer"
     check_run(library, model)
     library.destroy(model)
@@ -169,7 +169,7 @@ def test_out_of_memory(
     emit.write_library(affine_model(pool_bytes=2**56), tmp_path / "m.so")
     library = Library(tmp_path / "m.so")
     model = ctypes.c_void_p(1)
-    assert library.create(ctypes.byref(model), None) == abi.Code.OUT_OF_MEMORY
+    assert library.create(ctypes.byref(model), None) == interface.Code.OUT_OF_MEMORY
     assert model.value is None
     assert library.message() == f"occamy_create: out of memory for the pool of {2**56} bytes"
 
@@ -210,12 +210,12 @@ def test_weights_file_is_checked(affine_libraries: dict[str, Path], tmp_path: Pa
     source = affine_libraries["file"]
     path = tmp_path / "m.so"
     shutil.copy(source, path)
-    content = abi.weights_path(source).read_bytes()
-    weights = abi.weights_path(path)
+    content = interface.weights_path(source).read_bytes()
+    weights = interface.weights_path(path)
     library, model = Library(path), ctypes.c_void_p()
 
     def refused() -> str:
-        assert library.create(ctypes.byref(model), None) == abi.Code.WEIGHTS
+        assert library.create(ctypes.byref(model), None) == interface.Code.WEIGHTS
         assert model.value is None
         return library.message()
 
@@ -225,7 +225,7 @@ def test_weights_file_is_checked(affine_libraries: dict[str, Path], tmp_path: Pa
     weights.write_bytes(content[:-64] + bytes(64))
     assert refused() == f"weights file '{weights}' belongs to another model"
     weights.write_bytes(content)
-    assert library.create(ctypes.byref(model), None) == abi.Code.OK
+    assert library.create(ctypes.byref(model), None) == interface.Code.OK
     check_run(library, model)
     library.destroy(model)
 
@@ -250,7 +250,7 @@ def test_exports_only_the_interface(affine_libraries: dict[str, Path]) -> None:
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", affine_libraries["embed"]], capture_output=True, text=True, check=True
     )
-    assert {line.split()[-1] for line in listed.stdout.splitlines()} == set(abi.EXPORTS)
+    assert {line.split()[-1] for line in listed.stdout.splitlines()} == set(interface.EXPORTS)
 
 
 SMAPS = """
@@ -275,7 +275,10 @@ print(*total.values(), tensors[1][0][0, 1])
 
 @pytest.mark.parametrize("place", ["embed", "file"])
 def test_weights_are_mapped_not_copied(
-    place: abi.WeightsPlace, affine_model: Callable[..., emit.CompiledModel], tmp_path: Path, compiler: Any
+    place: interface.WeightsPlace,
+    affine_model: Callable[..., emit.CompiledModel],
+    tmp_path: Path,
+    compiler: Any,
 ) -> None:
     """A model that reads all over 64 MiB of weights holds them as clean pages of the file."""
     path = tmp_path / "m.so"
@@ -350,7 +353,10 @@ def counting_driver(host: HostModule) -> None:
 @pytest.mark.skipif(not hasattr(libc, "__libc_malloc"), reason="needs the GNU C library")
 @pytest.mark.parametrize("place", ["embed", "file"])
 def test_run_does_not_allocate(
-    place: abi.WeightsPlace, affine_model: Callable[..., emit.CompiledModel], tmp_path: Path, compiler: Any
+    place: interface.WeightsPlace,
+    affine_model: Callable[..., emit.CompiledModel],
+    tmp_path: Path,
+    compiler: Any,
 ) -> None:
     host = HostModule()
     counting_driver(host)
@@ -362,7 +368,7 @@ def test_run_does_not_allocate(
     emit.write_object(affine_model(), tmp_path / "model.o", place)
     if place == "file":
         # dladdr of the interface gives the path of the program that it is linked into.
-        abi.weights_path(tmp_path / "model.o").rename(tmp_path / "program.weights")
+        interface.weights_path(tmp_path / "model.o").rename(tmp_path / "program.weights")
     linker.link_executable([tmp_path / "driver.o", tmp_path / "model.o"], tmp_path / "program")
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True)
     create, first, second = map(int, done.stdout.split())
@@ -548,8 +554,8 @@ def test_model_without_inputs_weights_and_pool(tmp_path: Path, compiler: list[st
         emit.write_library(model, tmp_path / f"{place}.so", place)
         emit.write_executable(model, tmp_path / place, place)
         library, handle, y = Library(tmp_path / f"{place}.so"), ctypes.c_void_p(), np.zeros((), np.int32)
-        assert library.create(ctypes.byref(handle), None) == abi.Code.OK
-        assert library.run(handle, None, (ctypes.c_void_p * 1)(y.ctypes.data)) == abi.Code.OK
+        assert library.create(ctypes.byref(handle), None) == interface.Code.OK
+        assert library.run(handle, None, (ctypes.c_void_p * 1)(y.ctypes.data)) == interface.Code.OK
         assert y == 7
         library.destroy(handle)
         subprocess.run([tmp_path / place], cwd=tmp_path, check=True)
