@@ -12,6 +12,7 @@ from occamy_xdsl.planning.exact import Budget, ExactSearch
 from occamy_xdsl.planning.intervals import Body, lower_bound, plan_height, round_up, simplify
 from occamy_xdsl.planning.neighborhood import lower_peaks
 from occamy_xdsl.planning.placement import Fit, place_in_order, placement_orders
+from occamy_xdsl.planning.refill import refill
 from occamy_xdsl.planning.skyline import RULES, place_skyline
 
 _FEW = 2000
@@ -194,7 +195,8 @@ def _constructions(bodies: Sequence[Body]) -> Iterator[Layout]:
         yield _in_order(bodies, orders["size-first"])
         yield _in_order(bodies, orders["load-size"])
     if not rigid:
-        for rule in RULES:
+        # In large problems only one rule comes near the bound.
+        for rule in RULES if len(bodies) <= _SEARCHABLE else RULES[:1]:
             offsets = place_skyline(bodies, rule)
             yield Layout(offsets, plan_height(bodies, offsets))
     if len(bodies) <= _FEW:
@@ -204,9 +206,11 @@ def _constructions(bodies: Sequence[Body]) -> Iterator[Layout]:
 
 def _lower_peaks(request: Request, best: Layout, enough: int) -> Layout:
     """Lowers the height where it is too high, first to within 1 %, then to what is enough."""
-    # The skylines came first: each took as long as a search node for every 15 bodies.
-    request.budget.nodes -= len(RULES) * len(request.bodies) // 15
-    for goal in (request.goal * 101 // 100, enough):
+    near = request.goal * 101 // 100
+    if best.height > near:
+        offsets = refill(request.bodies, best.offsets, near, request.budget)
+        best = Layout(offsets, plan_height(request.bodies, offsets))
+    for goal in sorted({near, enough}, reverse=True):
         if best.height > goal:
             offsets = lower_peaks(request.bodies, best.offsets, goal, request.budget)
             best = Layout(offsets, plan_height(request.bodies, offsets))

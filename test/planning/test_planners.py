@@ -2,15 +2,21 @@
 
 import csv
 import random
-from itertools import permutations, product
+import sys
+from itertools import accumulate, permutations, product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from occamy_xdsl.planning.exact import Budget, ExactSearch
 from occamy_xdsl.planning.intervals import Body, Buffer, Part, max_live, plan_height
 from occamy_xdsl.planning.planners import PLANNERS, plan
-from occamy_xdsl.planning.skyline import RULES, Rule, place_skyline
+from occamy_xdsl.planning.skyline import RULES, FullError, Rule, Skyline, Spans, place_skyline
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+
+from packing import trace
 
 
 def random_bodies(seed: int, count: int | None = None, rigid: bool = True) -> list[Body]:
@@ -95,6 +101,51 @@ def test_large_traces_are_packed_within_one_percent(count: int):
     assert found.height <= 1.01 * found.lower_bound
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["uniform", "few_sizes", "correlated"])
+def test_windows_are_filled_anew_where_the_skyline_ends_too_high(name: str):
+    bodies = trace(name, 0, 40_000)
+    found = plan(bodies)
+    assert not overlaps_swept(bodies, found.offsets)
+    assert live_bytes_swept(bodies) <= found.height <= 1.01 * live_bytes_swept(bodies)
+
+
+def live_bytes_swept(bodies: list[Body]) -> int:
+    """As `live_bytes`, in order of time."""
+    events = sorted([(b.first, b.extent) for b in bodies] + [(b.last, -b.extent) for b in bodies])
+    return max(accumulate(size for _, size in events))
+
+
+def test_skyline_around_fixed_spans():
+    """Every pair is compared; what is fixed lies anywhere, also in the air; and the limit is kept or refused."""
+    refused = 0
+    for seed in range(60):
+        chance = random.Random(seed)
+        spans = [(first := chance.randrange(30), first + chance.randint(1, 12)) for _ in range(40)]
+        bodies = [Buffer(i, *span, chance.randint(1, 9)).body() for i, span in enumerate(spans)]
+        everything = Spans.of(bodies)
+        loose = np.array(place_skyline(bodies, "size"))[everything.index] + chance.randint(0, 5)
+        fixed = np.array([chance.random() < 0.4 for _ in bodies])
+        limit = max(
+            int((loose + everything.size).max()) + chance.randint(-3, 12),
+            int((loose + everything.size)[fixed].max()),
+        )
+        free = everything.take(~fixed)
+        stack = Skyline(free, everything.take(fixed), loose[fixed], limit)
+        try:
+            for level in (*range(0, limit, 7), None):
+                stack = stack.copy()
+                stack.place(free.size.astype(float), level=level)
+        except FullError:
+            refused += 1
+            continue
+        offsets = loose.copy()
+        offsets[~fixed] = stack.offsets
+        assert int((offsets + everything.size).max()) <= limit
+        assert not overlaps([bodies[i] for i in everything.index.tolist()], tuple(offsets.tolist()))
+    assert 5 < refused < 55
+
+
 def network(count: int, seed: int) -> list[Body]:
     """Results that one of the next layers reads, of sizes that change by stages, and scratch: few live at a time."""
     chance, size, bodies = random.Random(seed), 0, list[Body]()
@@ -116,9 +167,9 @@ def uniform(count: int) -> list[Body]:
 
 def check_neighbourhoods(bodies: list[Body], most: float):
     aligned = [Body(body.parts, 64) for body in bodies]
-    assert min(plan_height(aligned, place_skyline(aligned, rule)) for rule in RULES) > 1.015 * live_bytes(
-        bodies
-    )
+    assert min(
+        plan_height(aligned, place_skyline(aligned, rule)) for rule in ("area", "length", "size")
+    ) > 1.015 * live_bytes(bodies)
     found = plan(bodies)
     assert not overlaps_swept(bodies, found.offsets)
     assert live_bytes(bodies) <= found.height <= most * live_bytes(bodies)
