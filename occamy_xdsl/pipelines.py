@@ -35,6 +35,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "dnn-insert-memory-ops",
         "dnn-recompute",
         "dnn-schedule",
+        "dnn-slide-windows",
         "dnn-split-weights",
         "dnn-stripe",
         "onnx-infer-shapes",
@@ -444,6 +445,9 @@ def stages(options: Options) -> list[Stage]:
         case "pool":
             memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
+            # Kernels for a GPU copy in any order, but rows move over each other.
+            slides = options.stripes and options.in_place and options.reuse and not options.is_cuda
+            memory += ["dnn-slide-windows"] if slides else []
             memory += split
             borrow = [_spec("dnn-borrow-outputs", **alignment)] if options.reuse else []
             # Libraries get what fits under the peak: on a GPU it must be the final one before they are asked.

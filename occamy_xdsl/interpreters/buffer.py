@@ -173,9 +173,10 @@ class _Machine:
     def run_kernel(self, op: dnn.KernelOp) -> None:
         sources = [self.buffers[v] for v in op.inputs]
         outs = [self.buffers[v] for v in op.outs]
+        moves = isinstance(op, dnn.CopyOp) and op.overlap is not None
         for out in outs:
-            # A kernel may write before it has read everything, unless it works exactly in place.
-            if not any(
+            # A kernel may write before it has read everything, unless it works exactly in place, or moves elements.
+            if not moves and not any(
                 s.memory is out.memory and (s.offset, s.type) == (out.offset, out.type) for s in sources
             ):
                 out.disown()

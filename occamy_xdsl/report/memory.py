@@ -125,6 +125,7 @@ WATERFALL = {
     "dnn-fuse-layers": "fusion",
     "dnn-schedule": "order",
     "dnn-coalesce-tensors": "views, in place",
+    "dnn-slide-windows": "sliding windows",
     "cpu-assign-workspaces": "workspaces",
     "cuda-assign-workspaces": "workspaces",
     "dnn-borrow-outputs": "caller's outputs",

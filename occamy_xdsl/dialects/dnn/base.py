@@ -163,6 +163,27 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
+def share_elements(shape: Sequence[int], strides: Sequence[int], distance: int) -> bool:
+    """Whether two views of the same shape and strides, `distance` elements apart, have an element in common."""
+    if 0 in shape:
+        return False
+    steps = sorted(((abs(step), size - 1) for size, step in zip(shape, strides, strict=True)), reverse=True)
+
+    def leads(rest: int, depth: int) -> bool:
+        """Whether steps along the dimensions from number `depth` on, forth or back, lead `rest` elements further."""
+        if depth == len(steps):
+            return rest == 0
+        step, most = steps[depth]
+        if step == 0 or most == 0:
+            return leads(rest, depth + 1)
+        # Counts of this step after which the smaller ones can still cover the rest.
+        left = sum(step * most for step, most in steps[depth + 1 :])
+        first, last = max(-((left - rest) // step), -most), min((rest + left) // step, most)
+        return any(leads(rest - count * step, depth + 1) for count in range(first, last + 1))
+
+    return leads(distance, 0)
+
+
 def buffer_type(
     shape: Sequence[int], element_type: Attribute, strides: Sequence[int] | None = None
 ) -> BufferType:

@@ -40,6 +40,7 @@ from occamy_xdsl.dialects.dnn.base import (
     element_type_of,
     i64_attr,
     shape_of,
+    share_elements,
     span,
     strides_of,
     verify_static_layout,
@@ -360,9 +361,13 @@ class CopyOp(KernelOp):
     In value form it stands where a value must have storage of its own, such as an input that is an output. With
     `keep` it stays a copy: what it reads may die, and what reads it may start, before the other does.
 
+    In buffer form both may be parts of one buffer: rows then move towards its front, as `memmove` does.
+
     Constraints:
 
     - (C1) Input and result have the same element type.
+    - (C2) Where input and result are views of one buffer with the same strides and have elements in common, the
+      result does not start behind the input.
 
     Example:
 
@@ -393,3 +398,30 @@ class CopyOp(KernelOp):
                 f"must keep the element type, got {self.input.type} and {self.destinations[0].type}", "C1"
             )
         return (shape_of(self.input),)
+
+    def verify_(self) -> None:
+        super().verify_()
+        if self.is_buffer_form and (distance := self.overlap) is not None and distance < 0:
+            raise self.fail(f"moves elements {-distance} behind themselves", "C2")
+
+    @property
+    def overlap(self) -> int | None:
+        """
+        Elements by which the result starts before the input where both have elements of one buffer in common; None
+        where they have not, or have other strides. Buffer form.
+        """
+        (source, offset), (target, start) = _place(self.input), _place(self.outs[0])
+        shape, strides = shape_of(self.input), strides_of(self.input)
+        steps = zip(shape, strides, strides_of(self.outs[0]), strict=True)
+        if source is not target or any(size > 1 and own != other for size, own, other in steps):
+            return None
+        return offset - start if share_elements(shape, strides, offset - start) else None
+
+
+def _place(memref: SSAValue) -> tuple[SSAValue, int]:
+    """The buffer of which a memref shows elements, and how many elements after its first one they start."""
+    offset = 0
+    while isinstance(memref.owner, ViewOp):
+        offset += memref.owner.offset.value.data
+        memref = memref.owner.source
+    return memref, offset

@@ -133,6 +133,8 @@ def select(op: dnn.KernelOp) -> Plan:
         case dnn.ElementwiseOp():
             _elementwise(plan, op.body.block, [operand_of(v) for v in op.ins], out)
         case dnn.CopyOp():
+            if op.overlap:
+                raise UnsupportedOpError("on a GPU no copy moves elements over others that it still reads")
             plan.copy(operand_of(op.input), out)
         case dnn.ReduceOp():
             _reduce(plan, op.kind.data, dnn.ints(op.axes), operand_of(op.input), out)

@@ -179,6 +179,16 @@ func.func @broken(%a: memref<4xf32>, %b: memref<4xi32>) {
 
 // -----
 
+// CHECK: 'dnn.copy' op moves elements 2 behind themselves (C2)
+func.func @broken(%a: memref<4x2xf32>) {
+  %head = dnn.view %a[0] : memref<4x2xf32> -> memref<3x2xf32>
+  %tail = dnn.view %a[2] : memref<4x2xf32> -> memref<3x2xf32>
+  dnn.copy input(%head : memref<3x2xf32>) outs(%tail : memref<3x2xf32>)
+  func.return
+}
+
+// -----
+
 // CHECK: 'dnn.reshape' op must keep 4 elements, got 5 in tensor<5xf32> (C1)
 func.func @broken(%x: tensor<4xf32>) {
   %y = dnn.reshape input(%x : tensor<4xf32>) -> tensor<5xf32>

@@ -1,5 +1,6 @@
 """Elementwise and copy kernels against numpy: layouts, broadcasts, types, tails and sharing memory."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -7,13 +8,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from xdsl.dialects import arith, test
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, bf16, f32, i1, i8, i64
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, bf16, f32, i1, i8, i64
 from xdsl.ir import Block
 
 from occamy_xdsl.lowering.cpu.kernels.copy import Copy
 from occamy_xdsl.lowering.cpu.kernels.elementwise import Elementwise
 from occamy_xdsl.lowering.cpu.kernels.spec import NUMPY_TYPES, Buffer
 from occamy_xdsl.lowering.cpu.kernels.vector_ops import SelectOp
+from occamy_xdsl.lowering.toolchain import JitModule, compile_mlir
 
 dense = Buffer.contiguous
 
@@ -258,6 +260,48 @@ def test_copies(isa, run):
         wanted.append(calls[-1][1][0])
     for (kernel, _), got, want in zip(calls, run(calls, isa), wanted, strict=True):
         np.testing.assert_array_equal(got, want, err_msg=kernel.symbol)
+
+
+WINDOWS = [
+    # Buffer, and the rows that move to its front: more than the others, as many, fewer; an odd tail.
+    *((channels_last(1, 64, 9, 11), 2, rows) for rows in (8, 5, 2)),
+    (channels_last(1, 3, 40, 7), 2, 39),
+    (channels_last(2, 5, 7, 3), 2, 6),
+    *((dense((1, 24, 30, 20)), 2, rows) for rows in (29, 15, 10)),
+    (dense((1, 7, 5, 3)), 2, 4),
+    (dense((1, 6, 9, 1)), 2, 8),
+    (dense((130, 33)), 0, 129),
+    (dense((3, 40, 17), "i8"), 1, 38),
+    (laid_out((4, 20, 12), (0, 2, 1), "f64"), 1, 19),
+]
+"""Windows of tensors, by the buffer, the dimension of the rows and the number of those that stay."""
+
+
+@pytest.mark.parametrize("any_rows", [False, True])
+def test_rows_move_to_the_front_of_their_buffer(isa, any_rows):
+    kernels = []
+    for window, dim, rows in WINDOWS:
+        shape = tuple(rows if d == dim else size for d, size in enumerate(window.shape))
+        part = Buffer(shape, window.strides, window.dtype)
+        kernel = Copy(part, part)
+        kernels.append((kernel.for_any_rows(isa) if any_rows else None) or (kernel, ()))
+    module = ModuleOp([k.build(isa) for k in {k.symbol: k for k, _ in kernels}.values()])
+    code = JitModule(compile_mlir(str(module), isa))
+    for (window, dim, rows), (kernel, sizes) in zip(WINDOWS, kernels, strict=True):
+        dtype = np.dtype(NUMPY_TYPES[window.dtype])
+        storage = (
+            np.random.default_rng(0).integers(0, 255, window.extent * dtype.itemsize, np.uint8).view(dtype)
+        )
+        strides = tuple(stride * dtype.itemsize for stride in window.strides)
+        view = np.lib.stride_tricks.as_strided(storage, window.shape, strides)
+        moved = (window.shape[dim] - rows) * strides[dim]
+        kept = view.take(range(window.shape[dim] - rows, window.shape[dim]), dim)
+        want = view.copy()
+        want.swapaxes(0, dim)[:rows] = kept.swapaxes(0, dim)
+        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_size_t] * len(sizes))
+        front = storage.ctypes.data
+        code.function(kernel.symbol, prototype)(front + moved, front, *sizes)
+        assert view.tobytes() == want.tobytes(), kernel.symbol
 
 
 def rows_of(height: int) -> list[Case]:
