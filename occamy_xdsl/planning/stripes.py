@@ -14,7 +14,7 @@ RowMap = Callable[[int, int], tuple[int, int]]
 STRIPES = (2, 3, 4, 5, 7, 8, 10, 14, 16, 20, 28, 32, 56, 64)
 """Numbers of stripes that are tried, fewest first."""
 
-WORK_PER_BYTE = 6
+WORK_PER_BYTE = 4
 """Multiply-accumulates in the time that copying a byte between stripes takes."""
 
 WORK_PER_BYTE_READ = 3
@@ -226,7 +226,7 @@ class Graph:
             for value, _ in op.reads:
                 self.readers.setdefault(value, []).append(k)
         self._tails: dict[int, _Tail] = {}
-        self._models: dict[tuple[int, tuple[int, ...], Halo], SegmentModel] = {}
+        self._models: dict[tuple[int, tuple[int, ...], Halo, bool], SegmentModel] = {}
         self._around: dict[tuple[int, int], tuple[int, int]] = {}
         self._connected: dict[tuple[int, int], bool] = {}
         self._root = list(range(len(values)))
@@ -261,6 +261,11 @@ class Graph:
 
     def bytes_of(self, root: int) -> int:
         return 0 if self.values[root].pinned else self.values[root].bytes
+
+    @property
+    def can_slide(self) -> bool:
+        """Whether a segment that was modelled has a window of which at least half stays from stripe to stripe."""
+        return any(model.can_slide for model in self._models.values())
 
     @cached_property
     def plain(self) -> list[int]:
@@ -382,15 +387,27 @@ class Graph:
             touches.setdefault(root, set()).update((first, last))
         return [(root, sorted(ops)) for root, ops in touches.items() if self.bytes_of(root)]
 
-    def cost(self, first: int, last: int, ends: tuple[int, ...], halo: Halo) -> Cost:
-        """Models ops [first, last) in stripes; values that cross the segment's ends are whole."""
-        tail = self.tail(first, last)
-        key = last, ends, halo
-        if key not in self._models:
-            self._models[key] = SegmentModel(self, tail, ends, halo)
-        inside = self._models[key].cost(first)
+    def cost(self, first: int, last: int, ends: tuple[int, ...], halo: Halo, *, slides: bool = False) -> Cost:
+        """
+        Models ops [first, last) in stripes; values that cross the segment's ends are whole. With `slides`, windows
+        slide where that is better.
+        """
+        model = self._model(first, last, ends, halo, slides=False)
+        inside = model.cost(first)
+        if slides and model.can_slide:
+            other = self._model(first, last, ends, halo, slides=True).cost(first)
+            inside = min(inside, other, key=lambda cost: (cost.peak, cost.copied))
         before, whole = self.around(first, last)
         return replace(inside, peak=max(before, whole + inside.peak))
+
+    def _model(
+        self, first: int, last: int, ends: tuple[int, ...], halo: Halo, *, slides: bool
+    ) -> "SegmentModel":
+        tail = self.tail(first, last)
+        key = last, ends, halo, slides
+        if key not in self._models:
+            self._models[key] = SegmentModel(self, tail, ends, halo, slides=slides)
+        return self._models[key]
 
 
 class _Tail:
@@ -434,6 +451,17 @@ class _OpModel:
     """Whether its result takes the place of an operand."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Rows that the next stripe needs again."""
+
+    place: int
+    """Where this stripe is done with the value."""
+    bytes: int
+    window: int
+    """Bytes of all its rows that are at hand, if half of them stay; else 0."""
+
+
 class SegmentModel:
     """
     The segments of one tail in one way to run them, modelled from the last op backward.
@@ -441,11 +469,16 @@ class SegmentModel:
     The first stripes stand for all: the first one is the highest, since it runs ahead of all windows, and the others
     are alike. What runs in stripes takes places: 1 is the last op, and the others count on backward; place 0 is after
     the last op.
+
+    What the next stripe needs again is copied to memory of its own and from there to the next window; with `slides`,
+    where half of a window stays, it moves to the front of the window, which lives on.
     """
 
-    def __init__(self, graph: Graph, tail: _Tail, ends: Sequence[int], halo: Halo):
-        self.graph, self.tail = graph, tail
+    def __init__(self, graph: Graph, tail: _Tail, ends: Sequence[int], halo: Halo, *, slides: bool):
+        self.graph, self.tail, self.slides = graph, tail, slides
         self.halo: Halo = halo
+        self.can_slide = False
+        """Whether there is a window of which at least half stays from one stripe to the next."""
         self.stripes = len(ends)
         self.ends = ends[:MODELLED]
         self.repeats = [1] * len(self.ends)
@@ -492,9 +525,7 @@ class SegmentModel:
         self.ops[k] = own
         self.read += op.whole
         self.work -= op.work
-        before: tuple[int, int] | None = (
-            None  # the place at which the stripe before is done with it, bytes kept
-        )
+        before: _Kept | None = None
         for s, change in enumerate(self.change):
             change.append(0)
             own.sizes.append(0)
@@ -512,13 +543,21 @@ class SegmentModel:
                 change[place] += size
                 change[dies - 1] -= size
             if before is not None:
-                self.change[s - 1][before[0]] += before[1]
-                change[place - 1] -= before[1]
-                self.copied += self.repeats[s] * before[1]
+                fits = 0 < own.sizes[s] <= before.window
+                self.can_slide |= fits
+                if fits and self.slides:
+                    # The window lives on, and the next one takes its place.
+                    self.change[s - 1][before.place - 1] += before.window
+                    change[place] -= before.window
+                else:
+                    self.change[s - 1][before.place] += before.bytes
+                    change[place - 1] -= before.bytes
+                    self.copied += self.repeats[s] * before.bytes
+                self.copied += self.repeats[s] * before.bytes
                 before = None
             if s + 1 < len(self.ends) and not op.view and rows.in_stripe(s + 1) and rows.stored[s + 1] < end:
-                before = dies, (end - rows.stored[s + 1]) * own.row_bytes
-                self.copied += self.repeats[s] * before[1]
+                kept = (end - rows.stored[s + 1]) * own.row_bytes
+                before = _Kept(dies, kept, own.sizes[s] if 2 * kept >= own.sizes[s] else 0)
             self.share(own, value, s, dies)
 
     def share(self, own: _OpModel, value: int, s: int, dies: int) -> None:
@@ -540,7 +579,7 @@ class SegmentModel:
                 reader.in_place[s] = True
 
 
-def find_stripes(graph: Graph, budget: float) -> Plan:
+def find_stripes(graph: Graph, budget: float, *, slides: bool = False) -> Plan:
     """
     The segments that lower the peak of live bytes most, within a budget of work.
 
@@ -551,8 +590,19 @@ def find_stripes(graph: Graph, budget: float) -> Plan:
 
     The peak is sought by bisection down to 1 percent, then raised by a little for far fewer stripes. For each one,
     the cheapest way through the ops is a shortest path over the places where segments may end.
+
+    With `slides`, windows may slide (`dnn-slide-windows`). Since that pass looks at each window by itself, and the
+    model at all of a segment together, they count only where they lower the peak by more than is given up.
     """
-    search = _Search(graph)
+    plan = _find(_Search(graph), budget)
+    if not (slides and graph.can_slide):
+        return plan
+    sliding = _find(_Search(graph, slides=True), budget)
+    return sliding if sliding.peak + sliding.peak // SLACK < plan.peak else plan
+
+
+def _find(search: "_Search", budget: float) -> Plan:
+    graph = search.graph
     most = int(budget * sum(op.work for op in graph.ops))
     best = Plan((), max(graph.plain, default=0), 0)
     low, high = 0, best.peak
@@ -571,8 +621,8 @@ def find_stripes(graph: Graph, budget: float) -> Plan:
 
 
 class _Search:
-    def __init__(self, graph: Graph):
-        self.graph = graph
+    def __init__(self, graph: Graph, *, slides: bool = False):
+        self.graph, self.slides = graph, slides
         self.options_known: dict[tuple[int, int, int, Halo], tuple[Segment, Cost]] = {}
         crossing = [1 << 62, *graph.crossing, 1 << 62]
         local = [False, *(op.local for op in graph.ops), False]
@@ -597,7 +647,7 @@ class _Search:
                 ends = stripe_ends(rows, count)
                 self.options_known[key] = (
                     Segment(first, last, ends, halo),
-                    graph.cost(first, last, ends, halo),
+                    graph.cost(first, last, ends, halo, slides=self.slides),
                 )
             return self.options_known[key]
 

@@ -116,6 +116,25 @@ def test_a_large_value_never_exists_whole():
     assert 10 * 100 < plan.peak < 10 * 100 + 100 * 10
 
 
+def test_windows_slide():
+    """
+    Ten rows of a result need 50 rows of 100 bytes, of which the next ten need 40 again. They are copied next to the
+    window, or move within it.
+    """
+    rows_of, made = window(100, 41, 1, 0)
+    ops = [
+        RowOp(((0, RowMap(100)),), (1,), 1000, local=True),
+        RowOp(((1, rows_of),), (2,), 1000, local=True),
+        RowOp(((2, None),), (3,), 1),
+    ]
+    values = [Value(0, 100, pinned=True), Value(10_000, 100), Value(0, made), Value(4, 1)]
+    graph, ends = Graph(ops, values, outputs=[3]), stripe_ends(made, 6)
+    copied, moved = (graph.cost(0, 2, ends, "keep", slides=slides) for slides in (False, True))
+    assert (copied.peak, moved.peak) == ((50 + 40) * 100, 50 * 100)
+    assert (copied.copied, moved.copied) == (5 * 2 * 40 * 100, 5 * 40 * 100)
+    assert find_stripes(graph, budget=1e9, slides=True).peak < find_stripes(graph, budget=1e9).peak
+
+
 def test_a_budget_of_nothing_pays_for_no_stripe():
     assert find_stripes(chain(100, 1), budget=0).segments == ()
 
