@@ -28,7 +28,7 @@ from occamy_xdsl.lowering.attributes import CALLS, MODEL_BYTES, POOL_BYTES, WEIG
 from occamy_xdsl.lowering.interface import CLOCK, DEVICE_ALIGNMENT, WeightsPlace, weights_path
 from occamy_xdsl.lowering.signature import Signature, TensorSpec
 from occamy_xdsl.memory_budget import MemoryBudget, check_workspaces
-from occamy_xdsl.pipeline_run import PipelineRun, Starts, text_of
+from occamy_xdsl.pipeline_run import PipelineRun, Starts, no_garbage_collection, text_of
 from occamy_xdsl.pipelines import (
     Options,
     make_options,
@@ -177,7 +177,8 @@ class Compilation:
             # Of those on the way, the last one before lowering is enough; mlir-opt verifies what is lowered, and
             # sooner.
             if name in ("mem", stage) and name != "mlir":
-                self.module.verify()
+                with no_garbage_collection():
+                    self.module.verify()
             self._save(name)
 
     def report(self, *, budgets: bool = False, compare: bool = False) -> MemoryReport:

@@ -50,7 +50,7 @@ def available_passes() -> dict[str, Callable[[], type[ModulePass]]]:
 
 
 @contextmanager
-def _no_garbage_collection() -> Generator[None]:
+def no_garbage_collection() -> Generator[None]:
     """
     Programs are so many objects that looking for garbage among them takes a third of a compilation, in vain:
     most of them live to its end.
@@ -115,7 +115,8 @@ class PipelineRun:
         self._starts = starts
         start = starts.get(passes_without_extra_work(options))
         if start is None:
-            self.module = model.import_module()
+            with no_garbage_collection():
+                self.module = model.import_module()
         else:
             self._begin(start)
 
@@ -133,7 +134,7 @@ class PipelineRun:
         current = self.pending.pop(0)
         # The conversion infers shapes itself: an inferred onnx program is made for those who ask for it.
         passes_to_run = current.passes if current.name != "onnx" or wanted == "onnx" else ()
-        with _no_garbage_collection():
+        with no_garbage_collection():
             for text in passes_to_run:
                 name = text.partition("{")[0]
                 if name in EXTRA_WORK:

@@ -38,7 +38,7 @@ from occamy_xdsl.dialects import onnx as dialect
 from occamy_xdsl.dialects.onnx import Kind
 from occamy_xdsl.dialects.weights import dense_or_ref, string_attr
 from occamy_xdsl.errors import InvalidInputError, InvalidModelError, UnsupportedModelError
-from occamy_xdsl.importer.source import LARGE, read
+from occamy_xdsl.importer.model_file import LARGE, read
 from occamy_xdsl.importer.tensors import TensorReader
 from occamy_xdsl.operators import find_operator
 

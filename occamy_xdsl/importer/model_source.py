@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from occamy_xdsl.errors import OccamyError
 from occamy_xdsl.importer.build import import_model
-from occamy_xdsl.importer.source import data_files, read
+from occamy_xdsl.importer.model_file import data_files, read
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from xdsl.ir import Attribute
 from occamy_xdsl.dialects import onnx as dialect
 from occamy_xdsl.dialects.weights import Weights, dense_or_ref, numpy_dtype
 from occamy_xdsl.errors import InvalidModelError
-from occamy_xdsl.importer.source import IN_MODEL, Source
+from occamy_xdsl.importer.model_file import IN_MODEL, Source
 
 _TYPED_FIELD = {
     **dict.fromkeys(("float", "complex64"), "float_data"),
