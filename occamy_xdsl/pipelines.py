@@ -361,20 +361,14 @@ def flags(options: Options) -> str:
     return " ".join(given)
 
 
-def _stripes(options: Options) -> list[str]:
+def _stripes(budget: float) -> list[str]:
     """Images of a batch and heads of attention one after the other, then lines and tokens of each."""
-    slides = {} if _slides(options) else {"slide": False}
     return [
-        _spec("dnn-stripe", budget=options.stripes, batch=True, **slides),
+        _spec("dnn-stripe", budget=budget, batch=True),
         "dnn-expand-stripes",
-        _spec("dnn-stripe", budget=options.stripes, **slides),
+        _spec("dnn-stripe", budget=budget),
         "dnn-expand-stripes",
     ]
-
-
-def _slides(options: Options) -> bool:
-    """Whether windows slide: a kernel for a GPU copies in any order, and rows move over each other."""
-    return options.stripes > 0 and options.in_place and options.reuse and not options.is_cuda
 
 
 def _recompute(options: Options) -> str:
@@ -451,7 +445,7 @@ def stages(options: Options) -> list[Stage]:
         case "pool":
             memory += [_spec("dnn-insert-memory-ops", mode="liveness" if options.reuse else "eager")]
             memory += [_spec("dnn-coalesce-tensors", in_place=options.in_place and options.reuse)]
-            memory += ["dnn-slide-windows"] if _slides(options) else []
+            memory += ["dnn-slide-windows"] if options.stripes else []
             memory += split
             borrow = [_spec("dnn-borrow-outputs", **alignment)] if options.reuse else []
             # Libraries get what fits under the peak: on a GPU it must be the final one before they are asked.
@@ -473,7 +467,7 @@ def stages(options: Options) -> list[Stage]:
                 "dce",
                 layouts,
                 *([_spec("dnn-schedule", **_more_states(options))] if options.reorder else []),
-                *(_stripes(options) if options.stripes else []),
+                *(_stripes(options.stripes) if options.stripes else []),
                 *([_recompute(options)] if options.recompute_budget else []),
             ],
         ),

@@ -579,7 +579,7 @@ class SegmentModel:
                 reader.in_place[s] = True
 
 
-def find_stripes(graph: Graph, budget: float, *, slides: bool = False) -> Plan:
+def find_stripes(graph: Graph, budget: float) -> Plan:
     """
     The segments that lower the peak of live bytes most, within a budget of work.
 
@@ -591,11 +591,11 @@ def find_stripes(graph: Graph, budget: float, *, slides: bool = False) -> Plan:
     The peak is sought by bisection down to 1 percent, then raised by a little for far fewer stripes. For each one,
     the cheapest way through the ops is a shortest path over the places where segments may end.
 
-    With `slides`, windows may slide (`dnn-slide-windows`). Since that pass looks at each window by itself, and the
-    model at all of a segment together, they count only where they lower the peak by more than is given up.
+    Windows may slide (`dnn-slide-windows`). Since that pass looks at each window by itself, and the model at all of a
+    segment together, plans for that are taken only where they lower the peak by more than is given up.
     """
     plan = _find(_Search(graph), budget)
-    if not (slides and graph.can_slide):
+    if not graph.can_slide:
         return plan
     sliding = _find(_Search(graph, slides=True), budget)
     return sliding if sliding.peak + sliding.peak // SLACK < plan.peak else plan

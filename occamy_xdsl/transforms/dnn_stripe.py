@@ -67,21 +67,18 @@ class DnnStripePass(ModulePass):
     batch: bool = False
     """Whether rows are the images of a batch and the heads of attention, rather than lines and tokens."""
 
-    slide: bool = True
-    """Whether `dnn-slide-windows` will run."""
-
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in dnn.functions_in("value", op, self.name):
-            stripe(ctx, function, self.budget / 100, batch=self.batch, slides=self.slide)
+            stripe(ctx, function, self.budget / 100, batch=self.batch)
 
 
-def stripe(ctx: Context, function: FuncOp, budget: float, *, batch: bool, slides: bool) -> None:
+def stripe(ctx: Context, function: FuncOp, budget: float, *, batch: bool) -> None:
     """
     Chooses and wraps segments. What does not lower the peak of the real pipeline is not taken.
 
     That pipeline on all the stripes takes longer than the search, and is not run where the search expects far less.
     """
-    plan = find_stripes(rows_of(function, batch=batch).graph, budget, slides=slides)
+    plan = find_stripes(rows_of(function, batch=batch).graph, budget)
     if not plan.segments:
         return
     whole = planned_liveness(ctx, ModuleOp([function.clone()]), borrow=True).max_live_bytes

@@ -1,6 +1,6 @@
 """Which library calls and kernels compute a `dnn` op in buffer form on a GPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -133,9 +133,8 @@ def select(op: dnn.KernelOp) -> Plan:
         case dnn.ElementwiseOp():
             _elementwise(plan, op.body.block, [operand_of(v) for v in op.ins], out)
         case dnn.CopyOp():
-            if op.overlap:
-                raise UnsupportedOpError("on a GPU no copy moves elements over others that it still reads")
-            plan.copy(operand_of(op.input), out)
+            for source, target in _moves(op):
+                plan.copy(source, target)
         case dnn.ReduceOp():
             _reduce(plan, op.kind.data, dnn.ints(op.axes), operand_of(op.input), out)
         case dnn.LayerNormOp():
@@ -143,6 +142,35 @@ def select(op: dnn.KernelOp) -> Plan:
         case _:
             _points(plan, op, out)
     return plan
+
+
+def _moves(op: dnn.CopyOp) -> Iterator[tuple[Operand, Operand]]:
+    """
+    The copies, one after the other, that a copy consists of.
+
+    Kernels copy in any order. Where the result lies in front of the input and overlaps it, each copy moves as many
+    rows as fit in between. Raises UnsupportedOpError where that is no number of rows.
+    """
+    source, target = operand_of(op.input), operand_of(op.outs[0])
+    if not op.overlap:
+        yield source, target
+        return
+    shape, strides = source.buffer.shape, source.buffer.strides
+    steps = [
+        (dim, op.overlap // stride)
+        for dim, (size, stride) in enumerate(zip(shape, strides, strict=True))
+        if stride > 0 and op.overlap % stride == 0 and op.overlap // stride < size
+    ]
+    if not steps:
+        raise UnsupportedOpError("on a GPU elements that move in front of themselves do so by whole rows")
+    dim, rows = steps[0]
+    for begin in range(0, shape[dim], rows):
+        part = (*shape[:dim], min(rows, shape[dim] - begin), *shape[dim + 1 :])
+        buffer = replace(source.buffer, shape=part)
+        yield (
+            Operand(source.place, buffer, begin * strides[dim]),
+            Operand(target.place, buffer, begin * strides[dim]),
+        )
 
 
 # --- what ends an op --------------------------------------------------------------------------------------
