@@ -594,25 +594,14 @@ def find_stripes(graph: Graph, budget: float) -> Plan:
     Windows may slide (`dnn-slide-windows`). Since that pass looks at each window by itself, and the model at all of a
     segment together, plans for that are taken only where they lower the peak by more than is given up.
     """
-    plan = _find(_Search(graph), budget)
-    if not graph.can_slide:
-        return plan
-    sliding = _find(_Search(graph, slides=True), budget)
-    return sliding if sliding.peak + sliding.peak // SLACK < plan.peak else plan
-
-
-def _find(search: "_Search", budget: float) -> Plan:
-    graph = search.graph
+    search = _Search(graph)
     most = int(budget * sum(op.work for op in graph.ops))
-    best = Plan((), max(graph.plain, default=0), 0)
-    low, high = 0, best.peak
-    while high - low > max(high // 100, 1):
-        middle = (low + high) // 2
-        plan = search.path(middle, most)
-        if plan is None:
-            low = middle
-        else:
-            best, high = plan, min(middle, plan.peak)
+    best = search.lowest(Plan((), max(graph.plain, default=0), 0), most)
+    if graph.can_slide:
+        sliding = _Search(graph, slides=True)
+        first = sliding.path(best.peak - best.peak // SLACK, most)
+        if first is not None:
+            search, best = sliding, sliding.lowest(first, most)
     if not best.segments:
         return best
     callers = sum(value.bytes for value in graph.values if value.pinned)
@@ -661,6 +650,18 @@ class _Search:
 
         # Rows that are kept are never computed twice, which is what counts first.
         return fewest("keep") or fewest("recompute")
+
+    def lowest(self, best: Plan, most: int) -> Plan:
+        """The plan with the lowest peak, to 1 percent, of at most `most` extra work; `best` if none has a lower one."""
+        low, high = 0, best.peak
+        while high - low > max(high // 100, 1):
+            middle = (low + high) // 2
+            plan = self.path(middle, most)
+            if plan is None:
+                low = middle
+            else:
+                best, high = plan, min(middle, plan.peak)
+        return best
 
     def path(self, target: int, most: int) -> Plan | None:
         """The cheapest plan whose peak is at most `target`, with at most `most` extra work and twice that in all."""

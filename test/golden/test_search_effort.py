@@ -30,13 +30,13 @@ class Effort(NamedTuple):
 
 
 NETS = {
-    "light_bvlc_alexnet": Effort(0, 71),
-    "light_inception_v1": Effort(0, 4_302),
-    "light_resnet50": Effort(0, 1_431),
-    "light_shufflenet": Effort(5, 10_279),
-    "light_squeezenet": Effort(0, 1_043),
-    "light_vgg19": Effort(0, 892),
-    "light_zfnet512": Effort(0, 110),
+    "light_bvlc_alexnet": Effort(0, 93),
+    "light_inception_v1": Effort(0, 7_532),
+    "light_resnet50": Effort(0, 2_471),
+    "light_shufflenet": Effort(5, 18_181),
+    "light_squeezenet": Effort(0, 1_340),
+    "light_vgg19": Effort(0, 1_156),
+    "light_zfnet512": Effort(0, 136),
 }
 
 
