@@ -16,7 +16,7 @@ _PIPELINE = (
     "nvvm-attach-target{{chip={chip} O=3}},"
     "gpu.module("
     "canonicalize,cse,expand-strided-metadata,lower-affine,convert-scf-to-cf,"
-    "convert-gpu-to-nvvm{{use-bare-ptr-memref-call-conv=1 index-bitwidth=32}},"
+    "convert-gpu-to-nvvm{{use-bare-ptr-memref-call-conv=1 index-bitwidth=32}},convert-math-to-llvm,"
     "canonicalize,cse,reconcile-unrealized-casts),"
     "gpu-module-to-binary{{format=isa}})"
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from nets import Net
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from occamy_xdsl.simulator import Simulator
@@ -18,6 +18,22 @@ def check(build, model: ModelProto, tolerance: float = 1e-5, **options: object) 
         outputs = compiled.run(simulator)
     compiled.check(outputs, tolerance)
     assert simulator.report().refusals == ()
+
+
+def test_magnitudes_and_remainders_of_every_type(build) -> None:
+    """As many at a time as a vector holds, and one by one."""
+    n = Net()
+    outs = []
+    for shape in ((4, 64), (3, 5)):
+        name = f"x{shape[0]}"
+        scaled = n.op("Mul", name, n.const(20.0))
+        for type_ in (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64):
+            outs.append(n.op("Cast", n.op("Abs", n.op("Cast", scaled, to=type_)), to=TensorProto.FLOAT))
+        for type_ in (TensorProto.FLOAT, TensorProto.DOUBLE):
+            y = n.op("Cast", scaled, to=type_)
+            by = n.op("Cast", n.const(np.full(1, 3.25)), to=type_)
+            outs.append(n.op("Cast", n.op("Mod", y, by, fmod=1), to=TensorProto.FLOAT))
+    check(build, n.model({"x4": (4, 64), "x3": (3, 5)}, outs))
 
 
 def test_convolutions(build) -> None:
