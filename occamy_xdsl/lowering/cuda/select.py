@@ -196,13 +196,45 @@ def _accumulator(plan: Plan, op: dnn.FusableOp, out: Operand) -> Operand:
     return out
 
 
-def _finish(plan: Plan, op: dnn.FusableOp, result: Operand, bias: Operand | None, out: Operand) -> None:
-    """Bias and epilogue, in one kernel over the result."""
-    if bias is None and op.epilogue is None:
+@dataclass(frozen=True)
+class Residual:
+    """What an epilogue adds first, and to nothing else, to the result that a library can add it to."""
+
+    position: int
+    """Which of the extras it is."""
+    sum: arith.AddfOp
+
+
+def _residual(op: dnn.FusableOp, out: Operand) -> Residual | None:
+    """The extra in whose place the result is written, if the library can add to it and need not keep it."""
+    extras = [operand_of(value) for value in op.extras]
+    shared = [i for i, extra in enumerate(extras) if shares_memory(extra, out)]
+    if op.epilogue is None or len(shared) != 1:
+        return None
+    extra, arguments = extras[shared[0]], op.epilogue.block.args
+    if extra.buffer != out.buffer or offset_in_root(op.extras[shared[0]]) != offset_in_root(op.outs[0]):
+        return None
+    users = [use.operation for i in (0, 1 + shared[0]) for use in arguments[i].uses]
+    first, *others = users
+    if len(others) != 1 or others[0] is not first or not isinstance(first, arith.AddfOp):
+        return None
+    return Residual(shared[0], first)
+
+
+def _finish(
+    plan: Plan,
+    op: dnn.FusableOp,
+    result: Operand,
+    bias: Operand | None,
+    out: Operand,
+    residual: Residual | None = None,
+) -> None:
+    """Bias and epilogue, in one kernel over the result, which may have had the residual added."""
+    if bias is None and (op.epilogue is None or (residual is not None and _only_adds(op, residual))):
         if result is not out:
             plan.copy(result, out)
         return
-    extras = [operand_of(value) for value in op.extras]
+    extras = [operand_of(v) for i, v in enumerate(op.extras) if residual is None or i != residual.position]
     inputs = [result, *([bias] if bias is not None else []), *extras]
     body = Block(arg_types=[f32] * (2 if bias is not None else 1))
     value: SSAValue = body.args[0]
@@ -215,11 +247,23 @@ def _finish(plan: Plan, op: dnn.FusableOp, result: Operand, bias: Operand | None
     else:
         source = op.epilogue.block
         mapping: dict[SSAValue, SSAValue] = {source.args[0]: value}
-        for argument in source.args[1:]:
-            mapping[argument] = body.insert_arg(argument.type, len(body.args))
+        if residual is not None:
+            mapping[residual.sum.result] = value
+        for i, argument in enumerate(source.args[1:]):
+            if residual is None or i != residual.position:
+                mapping[argument] = body.insert_arg(argument.type, len(body.args))
         for inner in source.ops:
-            body.add_op(inner.clone(mapping))
+            if residual is None or inner is not residual.sum:
+                body.add_op(inner.clone(mapping))
     _elementwise(plan, body, inputs, out)
+
+
+def _only_adds(op: dnn.FusableOp, residual: Residual) -> bool:
+    """Whether the epilogue does nothing but add the residual."""
+    assert op.epilogue is not None
+    end = op.epilogue.block.last_op
+    assert isinstance(end, dnn.YieldOp)
+    return end.values[0] is residual.sum.result
 
 
 def ends_in_relu(op: dnn.FusableOp) -> tuple[bool, SSAValue | None]:
@@ -401,7 +445,8 @@ def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
         and out.buffer.is_contiguous
         and (z is None or (z.buffer == out.buffer and len(parts) == 1))
     )
-    target = out if fuses else _accumulator(plan, op, out)
+    residual = None if fuses else _residual(op, out)
+    target = out if fuses or residual is not None else _accumulator(plan, op, out)
     library_bytes = _attribute(op, LIBRARY_BYTES)
     scratch = plan.reserve(library_bytes) if library_bytes else None
     if fuses and bias is None:
@@ -425,12 +470,12 @@ def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
                 library_bytes,
                 bias if ends else None,
                 _flat(z) if ends and z is not None else None,
-                part is not parts[0],
+                part is not parts[0] or residual is not None,
             )
         )
     plan.scratch_bytes = most
     if not fuses:
-        _finish(plan, op, target, None if bias is None else _channels(bias, out), out)
+        _finish(plan, op, target, None if bias is None else _channels(bias, out), out, residual)
 
 
 def _attribute(op: dnn.KernelOp, name: str) -> int:
@@ -497,7 +542,10 @@ def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
     _require_f32(op, a, *(() if by_integers else (b,)), out)
     shape = out.buffer.shape
     depth = a.buffer.shape[-1]
-    target = result = _accumulator(plan, op, out)
+    leading = _leading(out.buffer)
+    is_row_major = leading is not None and not leading[1]
+    residual = _residual(op, out) if depth and not by_integers and is_row_major else None
+    target = result = out if residual is not None else _accumulator(plan, op, out)
     if depth and by_integers:
         of_a, of_b = (o.buffer.broadcast_to((*shape[:-2], *o.buffer.shape[-2:])) for o in (a, b))
         plan.launch(product_kernel(of_a, of_b, result.buffer), a, b, result)
@@ -506,7 +554,7 @@ def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
         if leading is None or leading[1]:
             result = plan.temporary(shape)
         a, b = (o if _leading(o.buffer) is not None else plan.contiguous(o) for o in (a, b))
-        _products(plan, op, a, b, result)
+        _products(plan, op, a, b, result, accumulates=residual is not None)
     else:
         zero = Block()
         constant = arith.ConstantOp(FloatAttr(0.0, f32))
@@ -516,7 +564,7 @@ def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
     if result is not target and bias is None and op.epilogue is None:
         plan.copy(result, out)
         return
-    _finish(plan, op, result, bias, out)
+    _finish(plan, op, result, bias, out, residual)
 
 
 def has_integer_weights(op: dnn.MatmulOp) -> bool:
@@ -524,9 +572,11 @@ def has_integer_weights(op: dnn.MatmulOp) -> bool:
     return str(dnn.element_type_of(op.b)) in ("i8", "ui8", "i16", "ui16", "i32")
 
 
-def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand) -> None:
+def _products(
+    plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand, *, accumulates: bool
+) -> None:
     """
-    `c = a @ b` for all matrices of the batch.
+    `c = a @ b` for all matrices of the batch, or `c += a @ b`.
 
     cuBLAS has column-major matrices: what it calls C is our result transposed, so its A is our `b`.
     """
@@ -557,7 +607,16 @@ def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand) 
         count = inner.size if inner is not None else 1
         plan.steps.append(
             Product(
-                matrices[1], matrices[0], matrices[2], columns, rows, depth, count, scratch, library_bytes
+                matrices[1],
+                matrices[0],
+                matrices[2],
+                columns,
+                rows,
+                depth,
+                count,
+                scratch,
+                library_bytes,
+                accumulates,
             )
         )
 

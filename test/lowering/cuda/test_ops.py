@@ -6,7 +6,12 @@ import numpy as np
 from nets import Net
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
+from xdsl.dialects.builtin import IntegerAttr
+from xdsl.utils.hints import isa
 
+from occamy_xdsl.compiler import Compilation
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.lowering.cuda.select import LIBRARY_BYTES, select
 from occamy_xdsl.simulator import Simulator
 
 CHIP = "sm_75"
@@ -158,6 +163,48 @@ def test_products(build) -> None:
         n.op("Transpose", n.op("MatMul", "a", n.random(6, 5)), perm=[0, 2, 1]),
     ]  # fmt: skip
     check(build, n.model({"a": (2, 4, 6)}, outs))
+
+
+def test_residuals_in_place_are_added_by_the_library(build) -> None:
+    """Of a sum that is written over one of its terms, so that the other has no memory of its own."""
+    n, x, image = Net(), "x", "image"
+
+    def product(value: str) -> str:
+        return n.op("MatMul", n.op("Tanh", n.op("MatMul", value, n.random(24, 40))), n.random(40, 24))
+
+    def convolution(value: str) -> str:
+        return n.conv(n.op("Tanh", n.conv(value, 6, 9)), 9, 6)
+
+    def add(a: str, b: str) -> str:
+        return n.op("Add", a, b)
+
+    x, image = n.op("Abs", x), n.op("Abs", image)
+    x = add(x, product(x))
+    x = add(n.op("Add", product(x), n.random(24)), x)
+    x = n.op("Sigmoid", add(product(x), x))
+    image = add(image, convolution(image))
+    image = n.op("LeakyRelu", add(convolution(image), image))
+    # What else is done to one of the two, or with one of them, needs both.
+    x = n.op("Mul", x, product(x))
+    x = add(x, n.op("Sigmoid", product(x)))
+    x = n.op("Mul", x, n.op("Sigmoid", add(x, product(x))))
+    x = n.op("Sub", product(x), x)
+    image = n.op("Mul", image, n.op("Sigmoid", convolution(image)))
+    outs = [n.op("Neg", n.op("ReduceMean", x, axes=[2])), n.op("Neg", n.op("ReduceMean", image, axes=[2, 3]))]
+    compiled = build(n.model({"x": (2, 3, 24), "image": (2, 6, 7, 8)}, outs))
+    with Simulator(architecture=CHIP) as simulator:
+        compiled.check(compiled.run(simulator), 1e-5)
+    planned = Compilation(compiled.compilation.model, compiled.compilation.options)
+    planned.run_to("mem")
+    more = dict[str, list[int]]()
+    for op in planned.module.walk():
+        if isinstance(op, dnn.ConvOp | dnn.MatmulOp) and op.outs[0] in op.extras:
+            library_bytes = op.attributes[LIBRARY_BYTES]
+            assert isa(library_bytes, IntegerAttr)
+            rounded = -(-library_bytes.value.data // 256) * 256
+            more.setdefault(op.name, []).append(select(op).scratch_bytes - rounded)
+    of_x, of_image = (-(-4 * size // 256) * 256 for size in (2 * 3 * 24, 2 * 6 * 7 * 8))
+    assert more == {"dnn.matmul": [0] * 3 + [of_x] * 4, "dnn.conv": [0] * 2 + [of_image]}
 
 
 def test_reductions(build) -> None:
