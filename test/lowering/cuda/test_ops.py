@@ -77,6 +77,58 @@ def test_prologues_and_joined_inputs(build) -> None:
     assert counts[0] == 10 < counts[1], "the last two have two parts"
 
 
+def test_rows_padded_at_one_end(build) -> None:
+    """
+    Where memory is short only the rows beside the zeros are copied and convolved apart: at both ends where both are
+    padded, with strides and dilations, in either dimension; with prologues, joined inputs and what ends the op.
+    """
+    n, x, one, line = Net(), "x", "one", "line"
+
+    def ready(value: str, channels: int = 6) -> str:
+        return n.op("Relu", n.bn(value, channels))
+
+    def convolved(value: str, *pads: int, cin: int = 6, k: int = 3, **attributes: object) -> str:
+        return n.conv(value, cin, 6, k, pads=list(pads), **attributes)
+
+    other = n.op("Softmax", x, axis=3)
+    outs = [
+        other,
+        convolved(x, 1, 1, 0, 1),
+        n.op("Relu", convolved(x, 0, 1, 1, 1)),
+        convolved(x, 1, 0, 1, 2, group=6),
+        convolved(x, 3, 2, 4, 2, k=5, strides=[2, 1]),
+        convolved(x, 4, 0, 1, 0, dilations=[2, 1]),
+        convolved(x, 0, 0, 2, 0, strides=[3, 2]),
+        convolved(ready(one), 1, 1, 0, 1),
+        convolved(ready(n.op("Concat", one, n.op("Abs", one), axis=1), 12), 0, 1, 1, 1, cin=12),
+        n.op("Relu", n.op("Add", convolved(x, 2, 1, 0, 1), other)),
+        n.op("Sigmoid", n.op("Conv", line, n.random(6, 6, 3), n.random(6), pads=[2, 1])),
+    ]
+    model = n.model({"x": (2, 6, 40, 50), "one": (1, 6, 40, 50), "line": (2, 6, 4000)}, outs)
+    counts = list[tuple[int, int]]()
+    for limit in (1 << 20, 64 << 10):
+        compiled = build(model, workspace_limit=limit)
+        with Simulator(architecture=CHIP) as simulator:
+            compiled.check(compiled.run(simulator), 1e-5)
+        calls, refused = simulator.report().calls, simulator.report().refusals
+        assert refused == ()
+        names = ("cudnnConvolutionForward", "cudnnConvolutionBiasActivationForward")
+        counts.append((calls[names[0]], calls.get(names[1], 0)))
+    # Each at once, but the one of two inputs; then in two pieces, or three where both ends are padded.
+    assert counts == [(9, 2), (2 * 8 + 3 * 3, 0)]
+
+
+def test_rows_that_all_need_zeros_are_padded_at_once(build) -> None:
+    """Windows that are as high as the input, or that skip the rows in the middle."""
+    n = Net()
+    outs = [
+        n.conv("x", 3, 4, 3, pads=[1, 1, 2, 1]),
+        n.conv("x", 3, 4, 3, pads=[2, 1, 1, 1], strides=[3, 1]),
+        n.conv("x", 3, 4, 2, pads=[3, 0, 1, 0], strides=[4, 1]),
+    ]
+    check(build, n.model({"x": (1, 3, 2, 9)}, outs), workspace_limit=1024)
+
+
 def test_convolutions_of_one_and_three_dimensions(build) -> None:
     n = Net()
     line, volume = n.op("Abs", "line"), n.op("Abs", "volume")
