@@ -137,10 +137,9 @@ class CudaAssignWorkspacesPass(ModulePass):
         widths = [*range(prologue_channels(op), all_channels, LEAST_CHANNELS), all_channels]
         return more(widths[max(0, bisect_right(widths, room, key=more) - 1)])
 
-
     @staticmethod
     def pad_at_once(op: dnn.ConvOp, room: int) -> int:
-        """Copies the whole input of a convolution with unequal pads where that fits into `room` more bytes, its size."""
+        """Copies the whole input of a convolution with unequal pads where `room` more bytes are enough; how many."""
         if padded_rows(op) is None:
             return 0
         before = scratch_bytes(op)

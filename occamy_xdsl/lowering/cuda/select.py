@@ -114,7 +114,9 @@ def is_aligned(*operands: Operand) -> bool:
 def shares_memory(a: Operand, b: Operand) -> bool:
     """Whether two operands may show the same memory."""
     if isinstance(a.place, SSAValue) and isinstance(b.place, SSAValue):
-        return root_of(a.place) is root_of(b.place) and _span(a)[0] < _span(b)[1] and _span(b)[0] < _span(a)[1]
+        return (
+            root_of(a.place) is root_of(b.place) and _span(a)[0] < _span(b)[1] and _span(b)[0] < _span(a)[1]
+        )
     return a.place == b.place
 
 
@@ -682,9 +684,7 @@ def has_integer_weights(op: dnn.MatmulOp) -> bool:
     return str(dnn.element_type_of(op.b)) in ("i8", "ui8", "i16", "ui16", "i32")
 
 
-def _products(
-    plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand, *, accumulates: bool
-) -> None:
+def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand, *, accumulates: bool) -> None:
     """
     `c = a @ b` for all matrices of the batch, or `c += a @ b`.
 
