@@ -1,7 +1,9 @@
 """GPU kernels, compiled by mlir-opt to PTX and run by the interpreter, against numpy."""
 
+import re
 from collections.abc import Callable, Sequence
 from math import erf
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -522,6 +524,12 @@ def test_every_architecture(chip: str) -> None:
     except UsageError as error:
         pytest.skip(f"the PTX ran in the interpreter; {error}")
     assert code.startswith(b"\x7fELF")
+
+
+def test_every_architecture_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/cuda.md").read_text()
+    (listed,) = re.findall(r"`--target cuda:` takes ([^.]*)\.", page)
+    assert tuple(re.findall(r"sm_\d+", listed)) == assembler.CHIPS
 
 
 def test_kernels_are_the_same_for_every_architecture() -> None:
