@@ -230,10 +230,9 @@ def _residual(op: dnn.FusableOp, out: Operand) -> Residual | None:
     if extra.buffer != out.buffer or offset_in_root(op.extras[shared[0]]) != offset_in_root(op.outs[0]):
         return None
     users = [use.operation for i in (0, 1 + shared[0]) for use in arguments[i].uses]
-    first, *others = users
-    if len(others) != 1 or others[0] is not first or not isinstance(first, arith.AddfOp):
+    if len(users) != 2 or users[0] is not users[1] or not isinstance(users[0], arith.AddfOp):
         return None
-    return Residual(shared[0], first)
+    return Residual(shared[0], users[0])
 
 
 def _finish(
@@ -452,7 +451,8 @@ def padded_rows(op: dnn.ConvOp) -> PaddedRows | None:
         source = end * step - low
         high = (count - 1) * step - low + extent - rows
         pieces.append(Rows(end, count - end, source, rows - source, high=high))
-    return PaddedRows(d, tuple(pieces))
+    # With strides beyond the window some rows may be computed from nothing but zeros.
+    return PaddedRows(d, tuple(pieces)) if all(piece.size > 0 for piece in pieces) else None
 
 
 def _in_rows(operand: Operand, dimension: int, first: int, count: int) -> Operand:

@@ -119,9 +119,11 @@ def test_rows_padded_at_one_end(build) -> None:
 
 
 def test_rows_that_all_need_zeros_are_padded_at_once(build) -> None:
-    """Windows that are as high as the input, or that skip the rows in the middle."""
+    """Windows that are as high as the input, that skip the rows in the middle, or that have nothing but zeros."""
     n = Net()
     outs = [
+        n.conv("x", 3, 4, 1, pads=[0, 0, 5, 0], strides=[3, 1]),
+        n.conv("x", 3, 4, 1, pads=[5, 0, 0, 0], strides=[3, 1]),
         n.conv("x", 3, 4, 3, pads=[1, 1, 2, 1]),
         n.conv("x", 3, 4, 3, pads=[2, 1, 1, 1], strides=[3, 1]),
         n.conv("x", 3, 4, 2, pads=[3, 0, 1, 0], strides=[4, 1]),
