@@ -229,10 +229,11 @@ def _residual(op: dnn.FusableOp, out: Operand) -> Residual | None:
     extra, arguments = extras[shared[0]], op.epilogue.block.args
     if extra.buffer != out.buffer or offset_in_root(op.extras[shared[0]]) != offset_in_root(op.outs[0]):
         return None
-    users = [use.operation for i in (0, 1 + shared[0]) for use in arguments[i].uses]
-    if len(users) != 2 or users[0] is not users[1] or not isinstance(users[0], arith.AddfOp):
+    terms = arguments[0], arguments[1 + shared[0]]
+    users = [[use.operation for use in term.uses] for term in terms]
+    if users[0] != users[1] or len(users[0]) != 1 or not isinstance(users[0][0], arith.AddfOp):
         return None
-    return Residual(shared[0], users[0])
+    return Residual(shared[0], users[0][0])
 
 
 def _finish(
