@@ -75,6 +75,7 @@ packing-check: $(READY) ## check 100,000 random plans by brute force, and large 
 	$(BIN)/python -m pytest --slow -m slow -n $(JOBS) test/planning
 
 gpu-check: $(READY) ## compare networks on this machine's GPU with ONNX Runtime, and time them beside PyTorch
+	$(BIN)/python bench/gpu_check.py --find
 	$(BIN)/python bench/gpu_prepare.py --target $(TARGET) -o build/gpu/networks $(NETS)
 	$(BIN)/python bench/gpu_check.py --folder build/gpu/networks --results bench/results $(NETS)
 

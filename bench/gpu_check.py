@@ -244,6 +244,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for the results")
     parser.add_argument("--systems", nargs="+", choices=[*OWN, *OTHERS])
     parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("--find", action="store_true", help="say which GPU there is, and stop")
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--device", action="store_true", help=argparse.SUPPRESS)
@@ -258,6 +259,14 @@ def main() -> int:
         )
         print(json.dumps(row))
         return 0
+    # Not in this process, whose context would count in what the others measure.
+    found = {} if options.simulate else in_own_process(["--device"])
+    if "error" in found:
+        print(f"error: {found['error']}", file=sys.stderr)
+        return NoDeviceError.exit_code
+    if options.find:
+        print(found["name"])
+        return 0
     folders = {json.loads(p.read_text())["net"]: p.parent for p in sorted(options.folder.glob("*/net.json"))}
     nets = [net for net in folders if not options.nets or {net, net.partition("/")[0]} & set(options.nets)]
     if not nets:
@@ -267,11 +276,6 @@ def main() -> int:
         systems = options.systems or OWN
     else:
         systems = options.systems or (*OWN, *OTHERS)
-        # Not in this process, whose context would count in what the others measure.
-        found = in_own_process(["--device"])
-        if "error" in found:
-            print(f"error: {found['error']}", file=sys.stderr)
-            return NoDeviceError.exit_code
         path = options.results / f"gpu-{re.sub('[^a-z0-9]+', '-', found['name'].lower())}.json"
         if path.exists():
             known = json.loads(path.read_text())

@@ -64,7 +64,8 @@ _SUMMARY = re.compile(r"collect2: error: ld returned|clang.*: error: linker comm
 
 def _link(options: Sequence[str], objects: Sequence[Path], output: Path, machine: str) -> None:
     compiler = find_compiler(machine)
-    command = [*compiler, *options, "-o", str(output), *map(str, objects), "-lm", "-lpthread"]
+    # Parts of the C library, some of which older releases have in files of their own.
+    command = [*compiler, *options, "-o", str(output), *map(str, objects), "-lm", "-lpthread", "-ldl"]
     # Paths in the assembly of `embed_file` are relative to the folder of the objects.
     status, said = _run(command, objects[0].parent)
     if status:

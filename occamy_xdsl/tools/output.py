@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, cast
@@ -48,8 +48,11 @@ def check_writable(path: Path, *others: Path) -> None:
     """
     Raises UsageError where no file can be made at `path`, before any work is done for it.
 
-    `others` are files that it must not overwrite: what the command reads, and what it writes besides.
+    `others` are files that it must not overwrite: what the command reads, and what it writes besides. Standard output
+    can be written, as `-`.
     """
+    if str(path) == "-":
+        return
     if path.is_dir():
         raise UsageError(f"{path}: Is a directory")
     refuse_overwriting([path], others)
@@ -64,6 +67,23 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
+
+
+@contextmanager
+def folder_for_results(path: Path | None) -> Generator[None]:
+    """Makes a folder as `make_folder`; after an exception those that are new and have nothing in them are gone."""
+    if path is None:
+        yield
+        return
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        make_folder(path)
+        yield
+    except BaseException:
+        with suppress(OSError):  # the first that holds something, and its parents, stay
+            for folder in new:
+                folder.rmdir()
+        raise
 
 
 @contextmanager

@@ -2,15 +2,19 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from cuda_link_check import symbols
 from onnx import TensorProto, helper
 
 import occamy_xdsl as oc
+from occamy_xdsl.lowering.cuda import stubs
+from occamy_xdsl.lowering.cuda.api import FUNCTIONS, LIBRARIES
 from occamy_xdsl.tools.commands.run import pool_map
 
 pytestmark = pytest.mark.usefixtures("compiler")
@@ -105,6 +109,98 @@ def test_every_kind_of_output(occamy, net: Path, tmp_path: Path) -> None:
     for name in ("libcudart.so.13", "libcuda.so.1", "libcudnn.so.9"):
         assert f"[{name}]" in dynamic.stdout
     assert "cublas" not in dynamic.stdout, "the net has no matrix product"
+
+
+@pytest.mark.parametrize(
+    ("command", "fact"),
+    [
+        ("--trace missing/t.json", "missing/t.json: No such file or directory"),
+        ("--trace file/t.json", "file/t.json: Not a directory"),
+        ("--trace folder", "folder: Is a directory"),
+        ("--trace new/y.npy --output new", "new/y.npy: new/y.npy would be overwritten, choose another name"),
+        ("--trace t.json --profile t.json", "t.json: t.json would be overwritten, choose another name"),
+    ],
+)
+def test_a_trace_that_cannot_be_written(
+    occamy, net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, fact: str
+) -> None:
+    """It is said before anything runs, and nothing is left behind, neither file nor folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    done = occamy("run", net, "--target", "cuda", "--simulate", *command.split())
+    assert (done.code, done.out, done.error) == (2, "", f"error: {fact}")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_a_trace_may_be_in_the_folder_of_the_outputs(occamy, net: Path, tmp_path: Path) -> None:
+    """Which is made for both."""
+    folder = tmp_path / "a" / "b"
+    options = ("--trace", folder / "trace.json", "--output", folder)
+    assert occamy("run", net, "--target", "cuda", "--simulate", *options).code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["trace.json", "y.npy"]
+
+
+def test_a_trace_on_standard_output(
+    occamy, net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = occamy("run", net, "--target", "cuda", "--simulate", "--trace", "-")
+    assert done.code == 0
+    text = done.out[done.out.index('{\n "traceEvents"') :]
+    events, _ = json.JSONDecoder().raw_decode(text)
+    assert "cudaMalloc" in {event["name"] for event in events["traceEvents"]}
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def program(occamy, net: Path, tmp_path: Path) -> list[str]:
+    """A program for a GPU, and its input; skipped where a driver is installed."""
+    # Not in this process, which may have the simulator's.
+    load = f"import ctypes; ctypes.CDLL('{LIBRARIES['cuda'].soname}')"
+    if subprocess.run([sys.executable, "-c", load], capture_output=True).returncode == 0:
+        pytest.skip("a driver is installed")
+    assert occamy("compile", net, "--target", "cuda", "--emit", "exe", "-o", tmp_path / "net").code == 0
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    return [str(tmp_path / "net"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "out")]
+
+
+def said(command: list[str], libraries: Path) -> tuple[int, str]:
+    """Exit code and standard error of a program that finds its libraries in a folder."""
+    variables = {"LD_LIBRARY_PATH": str(libraries)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
+
+
+def test_a_program_says_that_there_is_no_gpu(program: list[str], tmp_path: Path) -> None:
+    """One line and exit code 3 for a driver or library that is missing, or no device; what needs none works."""
+    start, missing = "no GPU can be used here: ", "cannot open shared object file: No such file or directory"
+    stubs_folder = tmp_path / "stubs"
+    assert said(program, stubs_folder) == (3, f"{start}libcuda.so.1: {missing}\n")
+    stubs_folder.mkdir()
+    paths = stubs.write_stubs(stubs_folder)
+    assert said(program, stubs_folder) == (3, "cudaGetDevice: (null) (status 100)\n")
+    paths["cudnn"].rename(tmp_path / "elsewhere")
+    assert said(program, stubs_folder) == (3, f"{start}libcudnn.so.9: {missing}\n")
+    # One that is too old has not all of the functions.
+    stubs.write_stub("cudnn", paths["cudnn"], paths["cudnn"].name, [FUNCTIONS["cudnnCreate"]])
+    code, text = said(program, stubs_folder)
+    assert (code, text.count("\n")) == (3, 1)
+    assert f"{paths['cudnn'].name}: undefined symbol: cudnn" in text
+    assert not (tmp_path / "out").exists()
+    for option in ("--help", "--signature"):
+        assert said([program[0], option], tmp_path) == (0, "")
+
+
+def test_a_program_loads_what_it_calls(occamy, net: Path, tmp_path: Path) -> None:
+    """It names none of NVIDIA's libraries as needed, and opens those of the functions that it calls, no others."""
+    path = tmp_path / "net"
+    assert occamy("compile", net, "--target", "cuda", "--emit", "exe", "-o", path).code == 0
+    assert "libc.so.6" in symbols(path).needed
+    assert not {library.soname for library in LIBRARIES.values()} & set(symbols(path).needed)
+    content = path.read_bytes()
+    opened = {name for name, library in LIBRARIES.items() if library.soname.encode() + b"\0" in content}
+    assert opened == {"cuda", "cudart", "cudnn"}, "the net has no matrix product"
 
 
 def test_unsupported_nodes_are_exit_code_3(occamy, tmp_path: Path) -> None:

@@ -102,6 +102,16 @@ def test_other_files_that_are_read(occamy, net, library, tmp_path, monkeypatch, 
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("option", ["--profile", "--trace"])
+def test_outputs_do_not_replace_what_is_written_beside_them(occamy, net, tmp_path, monkeypatch, option):
+    monkeypatch.chdir(tmp_path)
+    more = ("--target", "cuda", "--simulate") if option == "--trace" else ()
+    done = occamy("run", net, *more, option, "y.npy", "--output", ".")
+    assert (done.code, done.out) == (2, "")
+    assert done.error == "error: y.npy: y.npy would be overwritten, choose another name"
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("data", "save"),
     [

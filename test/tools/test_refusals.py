@@ -321,3 +321,15 @@ def test_tools_that_are_not_there(occamy, net, tmp_path, monkeypatch):
     assert done.code == 2
     assert done.error == f"error: mlir-opt: not found in '{tmp_path}/none', which OCCAMY_MLIR_BIN names"
     assert list(tmp_path.glob("m.so*")) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--input nothing=1", "--simulate", "--profile missing/p.json", "--target cuda:sm_12"],
+)
+def test_a_folder_for_outputs_goes_with_the_failure(occamy, net, tmp_path, options: str) -> None:
+    """It is made early, so that one hears of it early; one that was there stays."""
+    (tmp_path / "old").mkdir()
+    for folder in ("new/deep", "old/new", "old"):
+        assert occamy("run", net, *options.split(), "--output", tmp_path / folder).code == 2
+        assert [path.name for path in tmp_path.rglob("*")] == ["old"]

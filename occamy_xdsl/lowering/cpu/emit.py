@@ -47,8 +47,13 @@ class Artefact(Protocol):
         """Define the functions of the C interface."""
         ...
 
-    def object_with(self, host: HostModule) -> bytes:
-        """Object code of the model and of `host`."""
+    def object_with(self, host: HostModule, *, program: bool) -> bytes:
+        """Object code of the model and of `host`, which has the `main` of a program if this is one."""
+        ...
+
+    @property
+    def loader(self) -> str | None:
+        """`int loader(void)`, which a program must call first and which says what is wrong; None if there is none."""
         ...
 
     def embedded(self) -> Mapping[str, bytes]:
@@ -56,7 +61,7 @@ class Artefact(Protocol):
         ...
 
     def libraries(self, folder: Path) -> Sequence[Path]:
-        """Shared libraries to link with; those that have to be made first are put into `folder`."""
+        """Shared libraries to link a library with; those that have to be made first are put into `folder`."""
         ...
 
 
@@ -96,11 +101,15 @@ class CompiledModel:
         """Define the functions of the C interface."""
         abi.define_interface(host, self.signature, weights, self.allocates)
 
-    def object_with(self, host: HostModule) -> bytes:
+    def object_with(self, host: HostModule, *, program: bool) -> bytes:
         """One object with the model and its interface."""
         lowered = toolchain.translate_to_llvm(toolchain.run_mlir_opt(self.mlir))
         interface = toolchain.translate_to_llvm(str(host.module))
         return toolchain.emit_object(toolchain.optimize(lowered, self.isa, others=[interface]), self.isa)
+
+    @property
+    def loader(self) -> None:
+        """The C library is there before the program starts."""
 
     def embedded(self) -> Mapping[str, bytes]:
         """Nothing but weights."""
@@ -129,7 +138,7 @@ def write_executable(model: Artefact, path: Path, weights: WeightsPlace = "embed
     """Write a program that runs the model on .npy files; raises as `write_library`."""
 
     def link(objects: Sequence[Path], output: Path) -> None:
-        linker.link_executable([*objects, *model.libraries(output.parent)], output, model.machine)
+        linker.link_executable(objects, output, model.machine)
 
     _write(model, path, weights, link, program=True)
 
@@ -183,12 +192,12 @@ def _write(
     file = None if in_file is None else abi.WeightsFile(trailer, beside_program=program)
     model.define_interface(host, file)
     if program:
-        define_main(host, signature)
+        define_main(host, signature, model.loader)
     written = [path] if in_file is None else [path, weights_path(path)]
     with replacing_all(*written) as results, temporary_folder(results[0].parent) as folder:
         objects = [folder / "model.o"]
         host.module.verify()
-        objects[0].write_bytes(model.object_with(host))
+        objects[0].write_bytes(model.object_with(host, program=program))
         for symbol, data in model.embedded().items():
             (folder / symbol).write_bytes(data)
             objects.append(linker.embed_file(folder / symbol, symbol, folder))

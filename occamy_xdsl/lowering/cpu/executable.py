@@ -5,7 +5,16 @@ import io
 import numpy as np
 from xdsl.dialects.builtin import i8, i32, i64
 
-from occamy_xdsl.lowering.host import NULL, PTR, VOID, FunctionBuilder, HostModule, Operand, Value
+from occamy_xdsl.lowering.host import (
+    NULL,
+    PTR,
+    VOID,
+    FunctionBuilder,
+    HostModule,
+    Operand,
+    Prototype,
+    Value,
+)
 from occamy_xdsl.lowering.interface import Code
 from occamy_xdsl.lowering.signature import Signature, TensorSpec, file_names
 
@@ -15,7 +24,8 @@ _MAX_HEADER_BYTES = 65536
 """Bytes of the longest .npy header that is read; numpy's are 64 to 128 for tensors of plain element types."""
 
 USAGE, WRONG_INPUT, OUT_OF_MEMORY, FAILED_WRITE = 2, 3, 4, 70
-"""Exit codes of the program."""
+NO_DEVICE = WRONG_INPUT
+"""Exit codes of the program; as the command line's, 3 is also that there is no GPU where one is needed."""
 
 _HELP = """\
 Runs a compiled model once.
@@ -29,11 +39,15 @@ options:
   --signature   print the signature of the model as JSON
   --help        print this text
 
-exit codes: 0 success, 2 bad usage, 3 wrong input or weights file, 4 out of memory, 70 output not written"""
+exit codes: 0 success, 2 bad usage, 3 wrong input or weights file{or_no_gpu}, 4 out of memory, 70 output not written"""
 
 
-def define_main(host: HostModule, signature: Signature) -> None:
-    """Define `main` in a module that has the functions of the C interface."""
+def define_main(host: HostModule, signature: Signature, loader: str | None = None) -> None:
+    """
+    Define `main` in a module that has the functions of the C interface.
+
+    `int loader(void)`, defined elsewhere, is called before them and says what is wrong where it does not return 0.
+    """
     _define_normalise(host)
     _define_read_npy(host)
     _define_write_npy(host)
@@ -75,6 +89,10 @@ def define_main(host: HostModule, signature: Signature) -> None:
         with f.if_(given.get() == index):
             _refuse_usage(f, arguments, "input %s %s is missing", f"'{spec.name}'", str(spec))
 
+    if loader is not None:
+        host.declare(loader, Prototype(i32, ()))
+        with f.if_(f.call(loader) != 0):
+            f.return_(NO_DEVICE)
     model = f.array(8)
     code = f.call("occamy_create", model, NULL)
     with f.if_(code != 0):
@@ -130,6 +148,7 @@ def _help(signature: Signature) -> str:
     return _HELP.format(
         inputs=rows(signature.inputs) or "  none",
         outputs=rows(signature.outputs, file_names(signature.outputs)),
+        or_no_gpu=" or no GPU" if signature.is_cuda else "",
     )
 
 

@@ -19,10 +19,12 @@ from occamy_xdsl.lowering.cuda.select import (
     ALGORITHM,
     LEAST_CHANNELS,
     LIBRARY_BYTES,
+    PADS_AT_ONCE,
     PROLOGUE_CHANNELS,
     PROLOGUE_IN_PLACE,
     UnsupportedOpError,
     has_integer_weights,
+    padded_rows,
     problem_of,
     prologue_channels,
     select,
@@ -51,6 +53,10 @@ class CudaAssignWorkspacesPass(ModulePass):
     A prologue of a convolution is computed in the place of the input where that is not needed afterwards. Otherwise it
     is computed into the workspace, for as many channels at once as fit under the peak, at least 32: the convolution is
     then the sum of convolutions of these channels.
+
+    Where one spatial dimension is padded unequally, as those of stripes are, the input is copied with zeros around it
+    if that fits under the peak. Otherwise only those rows are copied that are computed from zeros, too, and convolved
+    apart from the others.
 
     Requires: buffer form with `dnn.malloc`.
     Ensures: every op that a GPU can compute has the workspace that its steps ask for.
@@ -108,6 +114,7 @@ class CudaAssignWorkspacesPass(ModulePass):
         if isinstance(op, dnn.ConvOp):
             if op.prologue is not None and PROLOGUE_IN_PLACE not in op.attributes:
                 limit -= self.widen_prologue(op, limit)
+            limit -= self.pad_at_once(op, limit)
             choice = choose(measured, problem_of(op), limit)
             op.attributes[ALGORITHM] = IntegerAttr(choice.algorithm, i64)
             op.attributes[LIBRARY_BYTES] = IntegerAttr(choice.workspace_bytes, i64)
@@ -129,6 +136,18 @@ class CudaAssignWorkspacesPass(ModulePass):
         all_channels = op.input_shape[1]
         widths = [*range(prologue_channels(op), all_channels, LEAST_CHANNELS), all_channels]
         return more(widths[max(0, bisect_right(widths, room, key=more) - 1)])
+
+    @staticmethod
+    def pad_at_once(op: dnn.ConvOp, room: int) -> int:
+        """Copies the whole input of a convolution with unequal pads where `room` more bytes are enough; how many."""
+        if padded_rows(op) is None:
+            return 0
+        before = scratch_bytes(op)
+        op.attributes[PADS_AT_ONCE] = UnitAttr()
+        if (more := scratch_bytes(op) - before) > room:
+            del op.attributes[PADS_AT_ONCE]
+            return 0
+        return more
 
 
 def mark_prologues_in_place(block: Block) -> None:

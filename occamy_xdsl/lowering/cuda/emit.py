@@ -6,7 +6,7 @@ from pathlib import Path
 
 from occamy_xdsl.lowering import toolchain
 from occamy_xdsl.lowering.cpu.abi import WeightsFile
-from occamy_xdsl.lowering.cuda import abi, stubs
+from occamy_xdsl.lowering.cuda import abi, loader, stubs
 from occamy_xdsl.lowering.cuda.program import KERNELS, MACHINE_CODE
 from occamy_xdsl.lowering.host import HostModule
 from occamy_xdsl.lowering.linker import HOST
@@ -40,11 +40,19 @@ class CompiledCudaModel:
         """Define the functions of the C interface."""
         abi.define_interface(host, self.signature, self.model_bytes, weights)
 
-    def object_with(self, host: HostModule) -> bytes:
-        """One object with the host code and its interface."""
-        texts = [toolchain.translate_to_llvm(text) for text in (self.host, str(host.module))]
+    def object_with(self, host: HostModule, *, program: bool) -> bytes:
+        """One object with the host code and its interface; in that of a program every function is defined."""
+        modules = [self.host, str(host.module)]
+        texts = [toolchain.translate_to_llvm(text) for text in modules]
+        if program:
+            texts.append(loader.loader(loader.called(modules)))
         isa = toolchain.Isa.host()
         return toolchain.emit_object(toolchain.optimize(texts[0], isa, others=texts[1:]), isa)
+
+    @property
+    def loader(self) -> str:
+        """A program loads NVIDIA's libraries itself, and so can say that there are none."""
+        return loader.LOAD
 
     def embedded(self) -> Mapping[str, bytes]:
         """The PTX, which the driver compiles when a model is created, unless it takes the machine code."""

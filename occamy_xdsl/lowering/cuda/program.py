@@ -976,5 +976,6 @@ class _Run:
         transposed = (CONSTANTS["CUBLAS_OP_T" if m.transposed else "CUBLAS_OP_N"] for m in (step.a, step.b))
         self.call(
             "cublasSgemmStridedBatched", handle, *transposed, step.m, step.n, step.k, self.one,
-            *matrix(step.a), *matrix(step.b), self.zero, *matrix(step.c), step.count,
+            *matrix(step.a), *matrix(step.b), self.one if step.accumulates else self.zero, *matrix(step.c),
+            step.count,
         )  # fmt: skip

@@ -45,6 +45,11 @@ the bytes of workspace that the library may use, and the channels for which a pr
 """
 PROLOGUE_IN_PLACE = "cuda.prologue_in_place"
 """Attribute that it gives to a convolution whose input nobody needs afterwards: the prologue is computed there."""
+PADS_AT_ONCE = "cuda.pads_at_once"
+"""
+Attribute that it gives to a convolution whose ends are padded unequally and whose whole input may be copied, with
+zeros around it. Otherwise only those rows are copied that are computed from zeros, too.
+"""
 LEAST_CHANNELS = 32
 """Channels for which a prologue is computed at once where memory is short."""
 
@@ -109,8 +114,18 @@ def is_aligned(*operands: Operand) -> bool:
 def shares_memory(a: Operand, b: Operand) -> bool:
     """Whether two operands may show the same memory."""
     if isinstance(a.place, SSAValue) and isinstance(b.place, SSAValue):
-        return root_of(a.place) is root_of(b.place)
+        return (
+            root_of(a.place) is root_of(b.place) and _span(a)[0] < _span(b)[1] and _span(b)[0] < _span(a)[1]
+        )
     return a.place == b.place
+
+
+def _span(operand: Operand) -> tuple[int, int]:
+    """The first byte of an operand, and the first after it, from the start of its root."""
+    assert isinstance(operand.place, SSAValue)
+    buffer = operand.buffer
+    first = offset_in_root(operand.place) + operand.offset - buffer.origin
+    return first * buffer.element_bytes, (first + buffer.extent) * buffer.element_bytes
 
 
 def select(op: dnn.KernelOp) -> Plan:
@@ -196,13 +211,45 @@ def _accumulator(plan: Plan, op: dnn.FusableOp, out: Operand) -> Operand:
     return out
 
 
-def _finish(plan: Plan, op: dnn.FusableOp, result: Operand, bias: Operand | None, out: Operand) -> None:
-    """Bias and epilogue, in one kernel over the result."""
-    if bias is None and op.epilogue is None:
+@dataclass(frozen=True)
+class Residual:
+    """What an epilogue adds first, and to nothing else, to the result that a library can add it to."""
+
+    position: int
+    """Which of the extras it is."""
+    sum: arith.AddfOp
+
+
+def _residual(op: dnn.FusableOp, out: Operand) -> Residual | None:
+    """The extra in whose place the result is written, if the library can add to it and need not keep it."""
+    extras = [operand_of(value) for value in op.extras]
+    shared = [i for i, extra in enumerate(extras) if shares_memory(extra, out)]
+    if op.epilogue is None or len(shared) != 1:
+        return None
+    extra, arguments = extras[shared[0]], op.epilogue.block.args
+    if extra.buffer != out.buffer or offset_in_root(op.extras[shared[0]]) != offset_in_root(op.outs[0]):
+        return None
+    terms = arguments[0], arguments[1 + shared[0]]
+    users = [[use.operation for use in term.uses] for term in terms]
+    if users[0] != users[1] or len(users[0]) != 1 or not isinstance(users[0][0], arith.AddfOp):
+        return None
+    return Residual(shared[0], users[0][0])
+
+
+def _finish(
+    plan: Plan,
+    op: dnn.FusableOp,
+    result: Operand,
+    bias: Operand | None,
+    out: Operand,
+    residual: Residual | None = None,
+) -> None:
+    """Bias and epilogue, in one kernel over the result, which may have had the residual added."""
+    if bias is None and (op.epilogue is None or (residual is not None and _only_adds(op, residual))):
         if result is not out:
             plan.copy(result, out)
         return
-    extras = [operand_of(value) for value in op.extras]
+    extras = [operand_of(v) for i, v in enumerate(op.extras) if residual is None or i != residual.position]
     inputs = [result, *([bias] if bias is not None else []), *extras]
     body = Block(arg_types=[f32] * (2 if bias is not None else 1))
     value: SSAValue = body.args[0]
@@ -215,11 +262,23 @@ def _finish(plan: Plan, op: dnn.FusableOp, result: Operand, bias: Operand | None
     else:
         source = op.epilogue.block
         mapping: dict[SSAValue, SSAValue] = {source.args[0]: value}
-        for argument in source.args[1:]:
-            mapping[argument] = body.insert_arg(argument.type, len(body.args))
+        if residual is not None:
+            mapping[residual.sum.result] = value
+        for i, argument in enumerate(source.args[1:]):
+            if residual is None or i != residual.position:
+                mapping[argument] = body.insert_arg(argument.type, len(body.args))
         for inner in source.ops:
-            body.add_op(inner.clone(mapping))
+            if residual is None or inner is not residual.sum:
+                body.add_op(inner.clone(mapping))
     _elementwise(plan, body, inputs, out)
+
+
+def _only_adds(op: dnn.FusableOp, residual: Residual) -> bool:
+    """Whether the epilogue does nothing but add the residual."""
+    assert op.epilogue is not None
+    end = op.epilogue.block.last_op
+    assert isinstance(end, dnn.YieldOp)
+    return end.values[0] is residual.sum.result
 
 
 def ends_in_relu(op: dnn.FusableOp) -> tuple[bool, SSAValue | None]:
@@ -264,7 +323,8 @@ def _flat(operand: Operand) -> Operand:
     if buffer.rank != 3:
         return operand
     (n, c, w), (step_n, step_c, step_w) = buffer.shape, buffer.strides
-    return Operand(operand.place, Buffer((n, c, 1, w), (step_n, step_c, w * step_w, step_w), buffer.dtype))
+    flat = Buffer((n, c, 1, w), (step_n, step_c, w * step_w, step_w), buffer.dtype)
+    return replace(operand, buffer=flat)
 
 
 def _flat_window(window: Window) -> Window:
@@ -321,18 +381,95 @@ def problem_of(op: dnn.ConvOp) -> Problem:
     groups = op.group_.value.data
     rank = len(x) - 2
     low, high = pads[:rank], pads[rank:]
-    spatial = x[2:]
-    if low != high:
+    spatial, result = x[2:], dnn.shape_of(op.outs[0])
+    if (pieces := padded_rows(op)) is not None:
+        # Most rows are those that need no zeros.
+        d, rows = pieces.dimension, pieces.plain
+        spatial = (*spatial[:d], rows.size, *spatial[d + 1 :])
+        result = (*result[: d + 2], rows.count, *result[d + 3 :])
+        low = (*low[:d], 0, *low[d + 1 :])
+    elif low != high:
         spatial = tuple(a + size + b for a, size, b in zip(low, spatial, high, strict=True))
         low = (0,) * rank
     return Problem(
-        (x[0], channels, *spatial), (filter[0], channels // groups, *filter[2:]), dnn.shape_of(op.outs[0]), low,
+        (x[0], channels, *spatial), (filter[0], channels // groups, *filter[2:]), result, low,
         dnn.ints(op.strides), dnn.ints(op.dilations), groups,
     )  # fmt: skip
 
 
-def _convolved(plan: Plan, op: dnn.ConvOp, part: Part) -> Operand:
-    """What cuDNN takes in the place of a part: after the prologue, padded where ends differ, with its strides."""
+@dataclass(frozen=True)
+class Rows:
+    """
+    `count` rows of a result, from `first` on, along one of its spatial dimensions. They are computed from `size` rows
+    of the input, from `source` on, with `low` and `high` rows of zeros before and after them.
+    """
+
+    first: int
+    count: int
+    source: int
+    size: int
+    low: int = 0
+    high: int = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no zeros are needed."""
+        return not self.low and not self.high
+
+
+@dataclass(frozen=True)
+class PaddedRows:
+    """The rows of a convolution along the only spatial dimension whose ends are padded unequally."""
+
+    dimension: int
+    pieces: tuple[Rows, ...]
+
+    @property
+    def plain(self) -> Rows:
+        """Those that need no zeros."""
+        (rows,) = (rows for rows in self.pieces if rows.is_plain)
+        return rows
+
+
+def padded_rows(op: dnn.ConvOp) -> PaddedRows | None:
+    """How a convolution is computed without a copy of the whole input; None where that is not possible or needed."""
+    pads, filter = dnn.ints(op.pads), dnn.shape_of(op.filter)[2:]
+    rank = len(pads) // 2
+    unequal = [d for d in range(rank) if pads[d] != pads[rank + d]]
+    if len(unequal) != 1 or PADS_AT_ONCE in op.attributes or min(pads) < 0:
+        return None
+    (d,) = unequal
+    low, step, rows = pads[d], dnn.ints(op.strides)[d], op.input_shape[2 + d]
+    extent, count = dnn.ints(op.dilations)[d] * (filter[d] - 1) + 1, dnn.shape_of(op.outs[0])[2 + d]
+    # The first row whose window starts in the input, and the first whose window ends behind it.
+    start, end = -(-low // step), min(count, (rows + low - extent) // step + 1)
+    if start >= end:
+        return None
+    pieces = [Rows(start, end - start, start * step - low, (end - start - 1) * step + extent)]
+    if start:
+        pieces.insert(0, Rows(0, start, 0, (start - 1) * step - low + extent, low=low))
+    if end < count:
+        source = end * step - low
+        high = (count - 1) * step - low + extent - rows
+        pieces.append(Rows(end, count - end, source, rows - source, high=high))
+    # With strides beyond the window some rows may be computed from nothing but zeros.
+    return PaddedRows(d, tuple(pieces)) if all(piece.size > 0 for piece in pieces) else None
+
+
+def _in_rows(operand: Operand, dimension: int, first: int, count: int) -> Operand:
+    """Some rows of an array along a spatial dimension."""
+    at, buffer = dimension + 2, operand.buffer
+    shape = (*buffer.shape[:at], count, *buffer.shape[at + 1 :])
+    return replace(
+        operand, buffer=replace(buffer, shape=shape), offset=operand.offset + first * buffer.strides[at]
+    )
+
+
+def _convolved(plan: Plan, op: dnn.ConvOp, part: Part, y: Operand) -> Iterator[tuple[Operand, Operand]]:
+    """
+    What cuDNN takes in the place of a part: after the prologue, padded where ends differ, with its strides; all of it
+    or some rows after the other. And what of the result `y` it computes from that.
+    """
     x = part.operand
     if op.prologue is not None:
         extras = [_of_channels(operand_of(value), part) for value in op.prologue_extras]
@@ -341,12 +478,30 @@ def _convolved(plan: Plan, op: dnn.ConvOp, part: Part) -> Operand:
         x = result
     pads = dnn.ints(op.pads)
     rank = len(pads) // 2
-    if pads[:rank] != pads[rank:]:
-        low, high = (0, 0, *pads[:rank]), (0, 0, *pads[rank:])
-        padded = plan.temporary([a + size + b for a, size, b in zip(low, x.buffer.shape, high, strict=True)])
-        plan.launch(points.Pad(low, high, "constant", 0.0, x.buffer, padded.buffer), x, padded)
-        return padded
-    return x if _describable(x) else plan.contiguous(x)
+    rows = padded_rows(op)
+    if rows is None and pads[:rank] != pads[rank:]:
+        yield _padded(plan, x, (0, 0, *pads[:rank]), (0, 0, *pads[rank:])), y
+        return
+    x = x if _describable(x) else plan.contiguous(x)
+    if rows is None:
+        yield x, y
+        return
+    start, d = plan.scratch_bytes, rows.dimension
+    for piece in rows.pieces:
+        plan.scratch_bytes = start
+        source = _in_rows(x, d, piece.source, piece.size)
+        if not piece.is_plain:
+            low, high = ([0] * source.buffer.rank for _ in range(2))
+            low[2 + d], high[2 + d] = piece.low, piece.high
+            source = _padded(plan, source, low, high)
+        yield source, _in_rows(y, d, piece.first, piece.count)
+
+
+def _padded(plan: Plan, x: Operand, low: Sequence[int], high: Sequence[int]) -> Operand:
+    """A copy in the workspace with zeros around it."""
+    padded = plan.temporary([a + size + b for a, size, b in zip(low, x.buffer.shape, high, strict=True)])
+    plan.launch(points.Pad(tuple(low), tuple(high), "constant", 0.0, x.buffer, padded.buffer), x, padded)
+    return padded
 
 
 def _of_channels(extra: Operand, part: Part) -> Operand:
@@ -397,11 +552,13 @@ def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
     packed = in_workspace or pads[: len(pads) // 2] != pads[len(pads) // 2 :]
     fuses = (
         relu
+        and padded_rows(op) is None
         and (packed or parts[-1].operand.buffer.is_contiguous)
         and out.buffer.is_contiguous
         and (z is None or (z.buffer == out.buffer and len(parts) == 1))
     )
-    target = out if fuses else _accumulator(plan, op, out)
+    residual = None if fuses else _residual(op, out)
+    target = out if fuses or residual is not None else _accumulator(plan, op, out)
     library_bytes = _attribute(op, LIBRARY_BYTES)
     scratch = plan.reserve(library_bytes) if library_bytes else None
     if fuses and bias is None:
@@ -411,26 +568,27 @@ def _conv(plan: Plan, op: dnn.ConvOp, out: Operand) -> None:
     for part in parts:
         # The parts come one after the other, in the same memory.
         plan.scratch_bytes = start
-        x, filter = _convolved(plan, op, part), _filter_of(plan, op, part)
-        most = max(most, plan.scratch_bytes)
+        filter = _filter_of(plan, op, part)
         ends = fuses and part is parts[-1]
-        plan.steps.append(
-            Convolution(
-                _flat(x),
-                _flat(filter),
-                _flat(target),
-                _flat_window(window),
-                _attribute(op, ALGORITHM),
-                scratch,
-                library_bytes,
-                bias if ends else None,
-                _flat(z) if ends and z is not None else None,
-                part is not parts[0],
+        for x, y in _convolved(plan, op, part, target):
+            most = max(most, plan.scratch_bytes)
+            plan.steps.append(
+                Convolution(
+                    _flat(x),
+                    _flat(filter),
+                    _flat(y),
+                    _flat_window(window),
+                    _attribute(op, ALGORITHM),
+                    scratch,
+                    library_bytes,
+                    bias if ends else None,
+                    _flat(z) if ends and z is not None else None,
+                    part is not parts[0] or residual is not None,
+                )
             )
-        )
     plan.scratch_bytes = most
     if not fuses:
-        _finish(plan, op, target, None if bias is None else _channels(bias, out), out)
+        _finish(plan, op, target, None if bias is None else _channels(bias, out), out, residual)
 
 
 def _attribute(op: dnn.KernelOp, name: str) -> int:
@@ -497,7 +655,10 @@ def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
     _require_f32(op, a, *(() if by_integers else (b,)), out)
     shape = out.buffer.shape
     depth = a.buffer.shape[-1]
-    target = result = _accumulator(plan, op, out)
+    leading = _leading(out.buffer)
+    is_row_major = leading is not None and not leading[1]
+    residual = _residual(op, out) if depth and not by_integers and is_row_major else None
+    target = result = out if residual is not None else _accumulator(plan, op, out)
     if depth and by_integers:
         of_a, of_b = (o.buffer.broadcast_to((*shape[:-2], *o.buffer.shape[-2:])) for o in (a, b))
         plan.launch(product_kernel(of_a, of_b, result.buffer), a, b, result)
@@ -506,7 +667,7 @@ def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
         if leading is None or leading[1]:
             result = plan.temporary(shape)
         a, b = (o if _leading(o.buffer) is not None else plan.contiguous(o) for o in (a, b))
-        _products(plan, op, a, b, result)
+        _products(plan, op, a, b, result, accumulates=residual is not None)
     else:
         zero = Block()
         constant = arith.ConstantOp(FloatAttr(0.0, f32))
@@ -516,7 +677,7 @@ def _matmul(plan: Plan, op: dnn.MatmulOp, out: Operand) -> None:
     if result is not target and bias is None and op.epilogue is None:
         plan.copy(result, out)
         return
-    _finish(plan, op, result, bias, out)
+    _finish(plan, op, result, bias, out, residual)
 
 
 def has_integer_weights(op: dnn.MatmulOp) -> bool:
@@ -524,9 +685,9 @@ def has_integer_weights(op: dnn.MatmulOp) -> bool:
     return str(dnn.element_type_of(op.b)) in ("i8", "ui8", "i16", "ui16", "i32")
 
 
-def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand) -> None:
+def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand, *, accumulates: bool) -> None:
     """
-    `c = a @ b` for all matrices of the batch.
+    `c = a @ b` for all matrices of the batch, or `c += a @ b`.
 
     cuBLAS has column-major matrices: what it calls C is our result transposed, so its A is our `b`.
     """
@@ -557,7 +718,16 @@ def _products(plan: Plan, op: dnn.MatmulOp, a: Operand, b: Operand, c: Operand) 
         count = inner.size if inner is not None else 1
         plan.steps.append(
             Product(
-                matrices[1], matrices[0], matrices[2], columns, rows, depth, count, scratch, library_bytes
+                matrices[1],
+                matrices[0],
+                matrices[2],
+                columns,
+                rows,
+                depth,
+                count,
+                scratch,
+                library_bytes,
+                accumulates,
             )
         )
 

@@ -144,7 +144,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """`c = op(a) op(b)` for `count` column-major matrices, by cublasSgemmStridedBatched."""
+    """`c = op(a) op(b)` for `count` column-major matrices, or `c +=`, by cublasSgemmStridedBatched."""
 
     a: Matrix
     b: Matrix
@@ -155,6 +155,8 @@ class Product:
     count: int
     scratch: Scratch | None
     scratch_bytes: int
+    accumulates: bool = False
+    """Whether the products are added to what `c` holds."""
 
     @property
     def read(self) -> tuple[Operand, ...]:

@@ -37,15 +37,25 @@ plain:
 """
 
 
+def llvm_result(function: Function) -> str:
+    """The result type of a function in LLVM IR."""
+    return _LLVM_NAMES[llvm_type(function.result)]
+
+
+def llvm_parameters(function: Function) -> str:
+    """The parameters of a function in LLVM IR, with their names."""
+    return ", ".join(f"{_LLVM_NAMES[p.llvm_type]} %{p.name}" for p in function.parameters)
+
+
 def _stub(function: Function) -> str:
     """LLVM IR of one stub: a status function returns its library's `no_device`, the others zero."""
-    result = _LLVM_NAMES[llvm_type(function.result)]
+    result = llvm_result(function)
     zero = "null" if result == "ptr" else "0"
     return _STUB.format(
         name=function.name,
         hook=HOOK + function.name,
         result=result,
-        parameters=", ".join(f"{_LLVM_NAMES[p.llvm_type]} %{p.name}" for p in function.parameters),
+        parameters=llvm_parameters(function),
         value=LIBRARIES[function.library].no_device if function.returns_status else zero,
     )
 

@@ -14,7 +14,7 @@ from occamy_xdsl.errors import UsageError
 from occamy_xdsl.files import refuse_overwriting, replacing, temporary_folder
 from occamy_xdsl.report.names import printable
 from occamy_xdsl.tools.options import CompileOptions, takes_compile_options
-from occamy_xdsl.tools.output import check_writable, make_folder, note, progress, write_text
+from occamy_xdsl.tools.output import check_writable, folder_for_results, note, progress, write_text
 
 if TYPE_CHECKING:
     from occamy_xdsl.compiler import Compilation
@@ -86,57 +86,55 @@ def run(
     reads = bind.files_of([*input, *expect])
     if (trace, profile, output) != (None, None, None):
         reads += [model, weights_path(model)] if is_artefact(model) else options.reads(model)
-    if trace is not None:
-        check_writable(trace, *reads)
     if (rtol, atol) != (None, None) and not expect:
         raise UsageError("--rtol and --atol: nothing is compared without --expect")
-    if profile is not None:
-        if is_artefact(model):
-            raise UsageError(f"--profile: needs the model, {model} is compiled already")
-        check_writable(profile, *reads, *([] if trace is None else [trace]))
-    if output is not None:
-        make_folder(output)
-    executable = SimulatedModel(model, options, trace) if simulate else load(model, options)
-    if poison and not isinstance(executable, SimulatedModel):
-        executable.check_poison()
-    signature = executable.signature
-    if output is not None:
-        refuse_overwriting(output_files(signature, output), reads)
-    inputs = bind.parse_inputs(input, signature.inputs)
-    expected = bind.parse_expectations(expect, signature.outputs)
-    missing = [spec.name for spec in signature.inputs if spec.name not in inputs]
-    if missing:
-        note(f"random values, seed 0, for: {', '.join(missing)}")
-        inputs |= {
-            spec.name: bind.random_tensor(spec, 0, position)
-            for position, spec in enumerate(signature.inputs)
-            if spec.name in missing
-        }
-    outputs = executable.run(inputs)
-    if profile is not None:
-        write_text(profile, json.dumps(profile_of(executable, inputs, repeat), indent=2) + "\n")
-    if repeat > 1 and not isinstance(executable, SimulatedModel):
-        note(timings(executable, inputs, outputs, repeat))
-    for name, value in outputs.items():
-        print(summary(name, value))
-    if output is not None:
-        save(signature, outputs, output)
-    failed = False
-    for name, want in expected.items():
-        comparison = bind.compare(
-            name,
-            outputs[name],
-            want,
-            bind.RTOL if rtol is None else rtol,
-            bind.ATOL if atol is None else atol,
-        )
-        print(printable(str(comparison)))
-        failed |= not comparison.equal
-    if poison and not isinstance(executable, SimulatedModel):
-        poisoned = executable.run(inputs, poison=True)
-        changed = [name for name in outputs if outputs[name].tobytes() != poisoned[name].tobytes()]
-        note(f"poison: outputs {'change: ' + ', '.join(changed) if changed else 'are unchanged'}")
-        failed |= bool(changed)
+    if profile is not None and is_artefact(model):
+        raise UsageError(f"--profile: needs the model, {model} is compiled already")
+    texts = [path for path in (trace, profile) if path is not None]
+    with folder_for_results(output):
+        for place, path in enumerate(texts):
+            check_writable(path, *reads, *(p for p in texts[:place] if str(p) != "-"))
+        executable = SimulatedModel(model, options, trace) if simulate else load(model, options)
+        if poison and not isinstance(executable, SimulatedModel):
+            executable.check_poison()
+        signature = executable.signature
+        if output is not None:
+            refuse_overwriting(output_files(signature, output), [*reads, *texts])
+        inputs = bind.parse_inputs(input, signature.inputs)
+        expected = bind.parse_expectations(expect, signature.outputs)
+        missing = [spec.name for spec in signature.inputs if spec.name not in inputs]
+        if missing:
+            note(f"random values, seed 0, for: {', '.join(missing)}")
+            inputs |= {
+                spec.name: bind.random_tensor(spec, 0, position)
+                for position, spec in enumerate(signature.inputs)
+                if spec.name in missing
+            }
+        outputs = executable.run(inputs)
+        if profile is not None:
+            write_text(profile, json.dumps(profile_of(executable, inputs, repeat), indent=2) + "\n")
+        if repeat > 1 and not isinstance(executable, SimulatedModel):
+            note(timings(executable, inputs, outputs, repeat))
+        for name, value in outputs.items():
+            print(summary(name, value))
+        if output is not None:
+            save(signature, outputs, output)
+        failed = False
+        for name, want in expected.items():
+            comparison = bind.compare(
+                name,
+                outputs[name],
+                want,
+                bind.RTOL if rtol is None else rtol,
+                bind.ATOL if atol is None else atol,
+            )
+            print(printable(str(comparison)))
+            failed |= not comparison.equal
+        if poison and not isinstance(executable, SimulatedModel):
+            poisoned = executable.run(inputs, poison=True)
+            changed = [name for name in outputs if outputs[name].tobytes() != poisoned[name].tobytes()]
+            note(f"poison: outputs {'change: ' + ', '.join(changed) if changed else 'are unchanged'}")
+            failed |= bool(changed)
     if failed:
         raise typer.Exit(1)
 
@@ -202,8 +200,7 @@ class SimulatedModel:
         print(simulator.report())
         print(pool_map(self.compilation.report()))
         if self._trace is not None:
-            with replacing(self._trace) as temporary:
-                simulator.write_trace(temporary)
+            write_text(self._trace, simulator.trace.to_json() + "\n")
         return outputs
 
 

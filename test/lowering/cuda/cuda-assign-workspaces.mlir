@@ -108,3 +108,25 @@ func.func @in_place(%x: memref<1x64x8x8xf32>, %w: memref<4x64x1x1xf32>, %y: memr
   dnn.dealloc %b : memref<1x64x8x8xf32>
   func.return
 }
+
+// Only one row of the result is computed from zeros. At the peak, the first convolution, only what that needs is
+// copied, 3 * 3 * 8 elements; the second one has room for the whole input and its zeros, 3 * 9 * 10 elements, and for
+// the table.
+// CHECK-LABEL: @padded_rows
+// CHECK:         [[A:%.*]] = dnn.malloc : memref<512xi8>
+// CHECK-NEXT:    dnn.conv {{.*}} workspace([[A]] : memref<512xi8>)
+// CHECK-SAME:      cuda.algorithm = 0 : i64, cuda.library_bytes = 0 : i64}
+// CHECK:         [[B:%.*]] = dnn.malloc : memref<1792xi8>
+// CHECK-NEXT:    dnn.conv {{.*}} workspace([[B]] : memref<1792xi8>)
+// CHECK-SAME:      cuda.pads_at_once, cuda.algorithm = 1 : i64, cuda.library_bytes = 440 : i64}
+func.func @padded_rows(%x: memref<1x3x8x8xf32>, %w: memref<4x3x3x3xf32>, %y: memref<1x4x7x8xf32>) {
+  %big = dnn.malloc : memref<100000xi8>
+  dnn.copy input(%big : memref<100000xi8>) outs(%big : memref<100000xi8>)
+  dnn.conv input(%x : memref<1x3x8x8xf32>) filter(%w : memref<4x3x3x3xf32>) outs(%y : memref<1x4x7x8xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 0, 1>, dilations = array<i64: 1, 1>}
+  dnn.copy input(%big : memref<100000xi8>) outs(%big : memref<100000xi8>)
+  dnn.dealloc %big : memref<100000xi8>
+  dnn.conv input(%x : memref<1x3x8x8xf32>) filter(%w : memref<4x3x3x3xf32>) outs(%y : memref<1x4x7x8xf32>)
+    {group = 1 : i64, strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 0, 1>, dilations = array<i64: 1, 1>}
+  func.return
+}

@@ -69,6 +69,13 @@ sys.exit(gpu_check.main())
     assert not (pack / "results").exists()
 
 
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
+def test_no_gpu_is_said_before_networks_are_prepared(tmp_path: Path) -> None:
+    done = run(SCRIPT, "--find", "--folder", tmp_path / "nothing")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 1)
+    assert done.stderr.startswith("error: no GPU can be used here: ")
+
+
 def test_what_is_wrong_is_found(prepared: Path, tmp_path: Path) -> None:
     folder = tmp_path / "small-unet"
     folder.mkdir()

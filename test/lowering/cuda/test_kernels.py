@@ -1,12 +1,14 @@
 """GPU kernels, compiled by mlir-opt to PTX and run by the interpreter, against numpy."""
 
+import re
 from collections.abc import Callable, Sequence
 from math import erf
+from pathlib import Path
 
 import numpy as np
 import pytest
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import FloatAttr, bf16, f16, f32, i1, i32
+from xdsl.dialects.builtin import FloatAttr, IntegerType, bf16, f16, f32, i1, i32
 from xdsl.ir import Block
 
 from occamy_xdsl.dialects import dnn
@@ -240,6 +242,16 @@ def test_element_types() -> None:
             (compare, [x, x[::-1]], x < x[::-1]),
         ]
     )
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_absolute_values_of_integers(dtype: type) -> None:
+    """That of the least number is itself, as in numpy."""
+    info, shape = np.iinfo(dtype), (103,)
+    values = np.array([info.min, info.min + 1, -1, 0, 1, info.max] * 18, dtype)[:103]
+    layout = C(shape, f"i{info.bits}")
+    kernel = Elementwise(block([IntegerType(info.bits)], lambda a: [math.AbsIOp(a)]), (layout,), layout)
+    check([(kernel, [values], np.abs(values))])
 
 
 @pytest.mark.parametrize("chip", ["sm_75", "sm_90"])
@@ -522,6 +534,12 @@ def test_every_architecture(chip: str) -> None:
     except UsageError as error:
         pytest.skip(f"the PTX ran in the interpreter; {error}")
     assert code.startswith(b"\x7fELF")
+
+
+def test_every_architecture_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/cuda.md").read_text()
+    (listed,) = re.findall(r"`--target cuda:` takes ([^.]*)\.", page)
+    assert tuple(re.findall(r"sm_\d+", listed)) == assembler.CHIPS
 
 
 def test_kernels_are_the_same_for_every_architecture() -> None:

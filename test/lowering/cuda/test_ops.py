@@ -6,7 +6,12 @@ import numpy as np
 from nets import Net
 from onnx import ModelProto, TensorProto
 from onnx.reference import ReferenceEvaluator
+from xdsl.dialects.builtin import IntegerAttr
+from xdsl.utils.hints import isa
 
+from occamy_xdsl.compiler import Compilation
+from occamy_xdsl.dialects import dnn
+from occamy_xdsl.lowering.cuda.select import LIBRARY_BYTES, select
 from occamy_xdsl.simulator import Simulator
 
 CHIP = "sm_75"
@@ -86,6 +91,60 @@ def test_prologues_and_joined_inputs(build) -> None:
         names = ("cudnnConvolutionForward", "cudnnConvolutionBiasActivationForward")
         counts.append(sum(calls[name] for name in names))
     assert counts[0] == 10 < counts[1], "the last two have two parts"
+
+
+def test_rows_padded_at_one_end(build) -> None:
+    """
+    Where memory is short only the rows beside the zeros are copied and convolved apart: at both ends where both are
+    padded, with strides and dilations, in either dimension; with prologues, joined inputs and what ends the op.
+    """
+    n, x, one, line = Net(), "x", "one", "line"
+
+    def ready(value: str, channels: int = 6) -> str:
+        return n.op("Relu", n.bn(value, channels))
+
+    def convolved(value: str, *pads: int, cin: int = 6, k: int = 3, **attributes: object) -> str:
+        return n.conv(value, cin, 6, k, pads=list(pads), **attributes)
+
+    other = n.op("Softmax", x, axis=3)
+    outs = [
+        other,
+        convolved(x, 1, 1, 0, 1),
+        n.op("Relu", convolved(x, 0, 1, 1, 1)),
+        convolved(x, 1, 0, 1, 2, group=6),
+        convolved(x, 3, 2, 4, 2, k=5, strides=[2, 1]),
+        convolved(x, 4, 0, 1, 0, dilations=[2, 1]),
+        convolved(x, 0, 0, 2, 0, strides=[3, 2]),
+        convolved(ready(one), 1, 1, 0, 1),
+        convolved(ready(n.op("Concat", one, n.op("Abs", one), axis=1), 12), 0, 1, 1, 1, cin=12),
+        n.op("Relu", n.op("Add", convolved(x, 2, 1, 0, 1), other)),
+        n.op("Sigmoid", n.op("Conv", line, n.random(6, 6, 3), n.random(6), pads=[2, 1])),
+    ]
+    model = n.model({"x": (2, 6, 40, 50), "one": (1, 6, 40, 50), "line": (2, 6, 4000)}, outs)
+    counts = list[tuple[int, int]]()
+    for limit in (1 << 20, 64 << 10):
+        compiled = build(model, workspace_limit=limit)
+        with Simulator(architecture=CHIP) as simulator:
+            compiled.check(compiled.run(simulator), 1e-5)
+        calls, refused = simulator.report().calls, simulator.report().refusals
+        assert refused == ()
+        names = ("cudnnConvolutionForward", "cudnnConvolutionBiasActivationForward")
+        counts.append((calls[names[0]], calls.get(names[1], 0)))
+    # Each at once, but the one of two inputs; then in two pieces, or three where both ends are padded.
+    assert counts == [(9, 2), (2 * 8 + 3 * 3, 0)]
+
+
+def test_rows_that_all_need_zeros_are_padded_at_once(build) -> None:
+    """Windows that are as high as the input, that skip the rows in the middle, or that have nothing but zeros."""
+    n = Net()
+    outs = [
+        n.conv("x", 3, 4, 1, pads=[0, 0, 5, 0], strides=[3, 1]),
+        n.conv("x", 3, 4, 1, pads=[5, 0, 0, 0], strides=[3, 1]),
+        n.conv("x", 3, 4, 3, pads=[1, 1, 2, 1]),
+        n.conv("x", 3, 4, 3, pads=[2, 1, 1, 1], strides=[3, 1]),
+        n.conv("x", 3, 4, 2, pads=[3, 0, 1, 0], strides=[4, 1]),
+    ]
+    check(build, n.model({"x": (1, 3, 2, 9)}, outs), workspace_limit=1024)
 
 
 def test_convolutions_of_one_and_three_dimensions(build) -> None:
@@ -174,6 +233,48 @@ def test_products(build) -> None:
         n.op("Transpose", n.op("MatMul", "a", n.random(6, 5)), perm=[0, 2, 1]),
     ]  # fmt: skip
     check(build, n.model({"a": (2, 4, 6)}, outs))
+
+
+def test_residuals_in_place_are_added_by_the_library(build) -> None:
+    """Of a sum that is written over one of its terms, so that the other has no memory of its own."""
+    n, x, image = Net(), "x", "image"
+
+    def product(value: str) -> str:
+        return n.op("MatMul", n.op("Tanh", n.op("MatMul", value, n.random(24, 40))), n.random(40, 24))
+
+    def convolution(value: str) -> str:
+        return n.conv(n.op("Tanh", n.conv(value, 6, 9)), 9, 6)
+
+    def add(a: str, b: str) -> str:
+        return n.op("Add", a, b)
+
+    x, image = n.op("Abs", x), n.op("Abs", image)
+    x = add(x, product(x))
+    x = add(n.op("Add", product(x), n.random(24)), x)
+    x = n.op("Sigmoid", add(product(x), x))
+    image = add(image, convolution(image))
+    image = n.op("LeakyRelu", add(convolution(image), image))
+    # What else is done to one of the two, or with one of them, needs both.
+    x = n.op("Mul", x, product(x))
+    x = add(x, n.op("Sigmoid", product(x)))
+    x = n.op("Mul", x, n.op("Sigmoid", add(x, product(x))))
+    x = n.op("Sub", product(x), x)
+    image = n.op("Mul", image, n.op("Sigmoid", convolution(image)))
+    outs = [n.op("Neg", n.op("ReduceMean", x, axes=[2])), n.op("Neg", n.op("ReduceMean", image, axes=[2, 3]))]
+    compiled = build(n.model({"x": (2, 3, 24), "image": (2, 6, 7, 8)}, outs))
+    with Simulator(architecture=CHIP) as simulator:
+        compiled.check(compiled.run(simulator), 1e-5)
+    planned = Compilation(compiled.compilation.model, compiled.compilation.options)
+    planned.run_to("mem")
+    more = dict[str, list[int]]()
+    for op in planned.module.walk():
+        if isinstance(op, dnn.ConvOp | dnn.MatmulOp) and op.outs[0] in op.extras:
+            library_bytes = op.attributes[LIBRARY_BYTES]
+            assert isa(library_bytes, IntegerAttr)
+            rounded = -(-library_bytes.value.data // 256) * 256
+            more.setdefault(op.name, []).append(select(op).scratch_bytes - rounded)
+    of_x, of_image = (-(-4 * size // 256) * 256 for size in (2 * 3 * 24, 2 * 6 * 7 * 8))
+    assert more == {"dnn.matmul": [0] * 3 + [of_x] * 4, "dnn.conv": [0] * 2 + [of_image]}
 
 
 def test_reductions(build) -> None:
