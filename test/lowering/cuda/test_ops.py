@@ -32,8 +32,9 @@ def test_magnitudes_and_remainders_of_every_type(build) -> None:
     for shape in ((4, 64), (3, 5)):
         name = f"x{shape[0]}"
         scaled = n.op("Mul", name, n.const(20.0))
-        for type_ in (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64):
-            outs.append(n.op("Cast", n.op("Abs", n.op("Cast", scaled, to=type_)), to=TensorProto.FLOAT))
+        integers = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64)
+        magnitudes = [n.op("Abs", n.op("Cast", scaled, to=type_)) for type_ in integers]
+        outs += [n.op("Cast", y, to=TensorProto.FLOAT) for y in magnitudes]
         for type_ in (TensorProto.FLOAT, TensorProto.DOUBLE):
             y = n.op("Cast", scaled, to=type_)
             by = n.op("Cast", n.const(np.full(1, 3.25)), to=type_)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from xdsl.dialects import arith, gpu, math, memref, vector
+from xdsl.dialects import arith, gpu, memref, vector
 from xdsl.dialects.builtin import IntegerAttr, VectorType, f64, i32, i64
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import IRDLOperation
@@ -17,7 +17,7 @@ class GpuBuilder(KernelBuilder):
     """
     Builds the body of one GPU kernel.
 
-    The functions of the math dialect, but that of integers, stay as they are: for a GPU they become code of libdevice.
+    The functions of the math dialect stay as they are: for a GPU they become code of libdevice.
     """
 
     def __init__(self, kernel: GpuKernel, isa: Isa):
@@ -88,8 +88,4 @@ class GpuBuilder(KernelBuilder):
         return self.emit(op(*operands))
 
     def _expand(self, op: Operation, operands: Sequence[SSAValue]) -> SSAValue | None:
-        if isinstance(op, math.AbsIOp):  # libdevice has none that MLIR knows
-            (x,) = operands
-            zero = self.emit(arith.SubiOp(x, x))
-            return self.emit(arith.MaxSIOp(x, self.emit(arith.SubiOp(zero, x))))
         return None
