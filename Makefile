@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test fuzz bench conformance nets cuda-nets lint format docs docs-check bench-planned bench-memory bench-packing packing-check gpu-check gpu-pack gpu-dry-run cuda-link-check ptx-check lock clean
+.PHONY: help venv demo test fuzz bench conformance cuda-conformance nets cuda-nets lint format docs docs-check bench-planned bench-memory bench-packing packing-check gpu-check gpu-pack gpu-dry-run cuda-link-check ptx-check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,9 @@ bench: $(READY) ## time networks, whole and in stripes, against ONNX Runtime, in
 
 conformance: $(READY) ## run ONNX's backend suite (minutes): counts of passed, failed and refused tests
 	$(BIN)/python bench/conformance.py -j $(JOBS)
+
+cuda-conformance: $(READY) ## run ONNX's backend suite under the CUDA simulator (minutes)
+	$(BIN)/python bench/conformance.py -j $(JOBS) --gpu
 
 nets: $(READY) ## run the networks of the paper at real size against ONNX Runtime (minutes; needs ../shared)
 	$(BIN)/python -m pytest --slow -m slow test/end_to_end/test_paper_nets.py

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from occamy_xdsl.simulator.ptx.inlining import functions_of, inline_calls
+
 TYPE_BITS: Mapping[str, int] = {
     **{f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)},
     **{"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f32x2": 64, "f64": 64},
@@ -189,6 +191,7 @@ def parse(text: str) -> Program:
     target = re.search(r"^\s*\.target\s+(\w+)", text, re.MULTILINE)
     if version is None or target is None:
         raise PtxSyntaxError("no PTX: the text states no .version and .target")
+    functions = functions_of(text)
     kernels: dict[str, Kernel] = {}
     outside: list[str] = []
     position = 0
@@ -196,7 +199,7 @@ def parse(text: str) -> Program:
         end = _closing_brace(text, entry.end())
         first_line = text.count("\n", 0, entry.end()) + 1
         name, parameters, directives = entry.groups()
-        body = text[entry.end() : end]
+        body = inline_calls(text[entry.end() : end], functions)
         kernels[name] = _kernel(name, parameters or "", directives, body, first_line)
         outside.append(text[position : entry.start()])
         position = end + 1

@@ -42,6 +42,16 @@ def test_magnitudes_and_remainders_of_every_type(build) -> None:
     check(build, n.model({"x4": (4, 64), "x3": (3, 5)}, outs))
 
 
+def test_powers_of_integers(build) -> None:
+    """They go through f64, for which libdevice has functions that kernels call."""
+    n = Net()
+    base = n.op("Cast", n.op("Mul", "x", n.const(3.0)), to=TensorProto.INT32)
+    exponent = n.op("Cast", n.op("Abs", n.op("Mul", "x", n.const(2.0))), to=TensorProto.INT64)
+    x, magnitude = (n.op("Cast", y, to=TensorProto.DOUBLE) for y in ("x", n.op("Abs", "x")))
+    powers = [n.op("Pow", base, exponent), n.op("Pow", magnitude, x)]
+    check(build, n.model({"x": (4, 33)}, [n.op("Cast", y, to=TensorProto.FLOAT) for y in powers]))
+
+
 def test_convolutions(build) -> None:
     """Pads of all kinds, strides, dilations, groups; with what cuDNN fuses, and with what it does not."""
     n, x = Net(), "x"
