@@ -65,6 +65,20 @@ def long_lives(chance: random.Random, count: int) -> Trace:
         yield first, first + chance.randint(1, 2000), 64 * chance.randint(1, 1000)
 
 
+def longest_lives(chance: random.Random, count: int) -> Trace:
+    """Like uniform, with lives fifty times as long, and sizes of any number of bytes."""
+    for _ in range(count):
+        first = chance.randrange(count)
+        yield first, first + chance.randint(1, 10_000), chance.randint(1, 65_000)
+
+
+def all_scales(chance: random.Random, count: int) -> Trace:
+    """Lives and sizes of every order of magnitude: their logarithms are uniform."""
+    for _ in range(count):
+        first = chance.randrange(count)
+        yield first, first + int(10_000 ** chance.random()), 64 * int(4096 ** chance.random())
+
+
 def few_sizes(chance: random.Random, count: int) -> Trace:
     """Like uniform, with six distinct sizes."""
     sizes = [64 * chance.randint(1, 1000) for _ in range(6)]
@@ -89,7 +103,19 @@ def bursts(chance: random.Random, count: int) -> Trace:
 
 TRACES: dict[str, Callable[[random.Random, int], Trace]] = {
     trace.__name__: trace
-    for trace in (uniform, heavy_tailed, mixed, stack, network, long_lives, few_sizes, correlated, bursts)
+    for trace in (
+        uniform,
+        heavy_tailed,
+        mixed,
+        stack,
+        network,
+        long_lives,
+        longest_lives,
+        all_scales,
+        few_sizes,
+        correlated,
+        bursts,
+    )
 }
 
 

@@ -13,7 +13,7 @@ from occamy_xdsl.planning.intervals import Body, lower_bound, plan_height, round
 from occamy_xdsl.planning.neighborhood import lower_peaks
 from occamy_xdsl.planning.placement import Fit, place_in_order, placement_orders
 from occamy_xdsl.planning.refill import refill
-from occamy_xdsl.planning.skyline import RULES, place_skyline
+from occamy_xdsl.planning.skyline import BESIDE, RULES, place_skyline
 
 _FEW = 2000
 """Bodies up to which all greedy orders are tried: each costs a vector operation over all bodies per body."""
@@ -23,6 +23,9 @@ _MANY = 30_000
 
 _SEARCHABLE = 1000
 """Bodies up to which a search follows: each of its nodes costs several vector operations over all bodies."""
+
+_SOFTNESS = (0.02, 0.01, 0.05)
+"""What is worth trying in large problems, the most promising one first: see `Load.scarcity`."""
 
 
 @dataclass(frozen=True)
@@ -195,9 +198,12 @@ def _constructions(bodies: Sequence[Body]) -> Iterator[Layout]:
         yield _in_order(bodies, orders["size-first"])
         yield _in_order(bodies, orders["load-size"])
     if not rigid:
-        # In large problems only one rule comes near the bound.
-        for rule in RULES if len(bodies) <= _SEARCHABLE else RULES[:1]:
-            offsets = place_skyline(bodies, rule)
+        if len(bodies) <= _SEARCHABLE:
+            skylines = (place_skyline(bodies, rule) for rule in RULES)
+        else:
+            # Only one rule comes near the bound then, which is worth several tries.
+            skylines = (place_skyline(bodies, "scarcity", softness, BESIDE) for softness in _SOFTNESS)
+        for offsets in skylines:
             yield Layout(offsets, plan_height(bodies, offsets))
     if len(bodies) <= _FEW:
         for name in ("size", "load-area", "load-length", "area", "length"):

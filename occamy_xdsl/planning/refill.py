@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from occamy_xdsl.planning.exact import Budget
 from occamy_xdsl.planning.intervals import Body
-from occamy_xdsl.planning.skyline import Floats, FullError, Ints, Load, Skyline, Spans, patience
+from occamy_xdsl.planning.skyline import BESIDE, Floats, FullError, Ints, Load, Skyline, Spans, patience
 
 _STEP = 15
 """Bodies that a step of filling a window places, on average."""
 
-_SOFTNESS = (0.1, 0.05)
+_SOFTNESS = (0.02, 0.05)
 """The ways in which each step is tried: see `Load.scarcity`."""
 
 _BACK = 6
@@ -117,7 +117,7 @@ class _Refill:
                     score = score * (1 + _NOISE * self._chance.random(len(free)))
                 trial = states[-1].copy()
                 try:
-                    trial.place(score, self._patience, level)
+                    trial.place(score, self._patience, level, BESIDE)
                     trials.append((trial.tension, way, trial))
                 except FullError as full:
                     begin, end = self._load.positions.searchsorted((full.first, full.last)).tolist()

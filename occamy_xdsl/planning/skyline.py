@@ -19,6 +19,9 @@ Rule = Literal["scarcity", "area", "length", "size"]
 
 RULES: tuple[Rule, ...] = ("scarcity", "area", "length", "size")
 
+BESIDE = 0.6
+"""What the spans that fit beside one count in large problems: see `Skyline.place`."""
+
 _PLACED = np.iinfo(np.int32).max
 
 
@@ -78,7 +81,7 @@ class Load:
         np.add.at(change, positions.searchsorted(spans.last), -spans.size)
         return cls(positions, change.cumsum())
 
-    def scarcity(self, capacity: int, softness: float = 0.1) -> Floats:
+    def scarcity(self, capacity: int, softness: float) -> Floats:
         """
         What a byte is worth at each position: the more, the fewer are free there below a capacity.
 
@@ -171,11 +174,15 @@ class Skyline:
             other._obstacles = self._obstacles.copy()
         return other
 
-    def place(self, scores: Floats, patience: float = -1, level: int | None = None) -> None:
+    def place(
+        self, scores: Floats, patience: float = -1, level: int | None = None, beside: float = 0
+    ) -> None:
         """
         Places spans, those with high scores first, until all are, or none can start below a level.
 
-        Raises FullError when some span cannot end below the limit.
+        The score counts together with those of the best two spans that fit on the same segment, one before its
+        birth and one after its death, times `beside`: what is left there is wasted if nothing fits. Scores must
+        not be negative then. Raises FullError when some span cannot end below the limit.
         """
         positions, first, last, sizes, alignments = self._lists
         born, unplaced, obstacles = self._born, self._unplaced, self._obstacles
@@ -200,7 +207,7 @@ class Skyline:
                 if ceiling is not None and fitting.size:
                     fitting = self._below(fitting, height, ceiling)
                 if fitting.size:
-                    k = int(fitting[scores[fitting].argmax()] if fitting.size > 1 else fitting[0])
+                    k = self._choose(fitting, scores, beside)
                     offset = -(-height // alignments[k]) * alignments[k]
                     self.offsets[k] = offset
                     unplaced[k] = _PLACED
@@ -212,6 +219,24 @@ class Skyline:
                     self._replace(left, right, pieces)
                     continue
             self._raise(left, right, step if ceiling is None else min(step, ceiling - height))
+
+    def _choose(self, fitting: NDArray[np.intp], scores: Floats, beside: float) -> int:
+        """The one of several spans that has the highest score, with what fits beside it."""
+        count = fitting.size
+        if count == 1:
+            return int(fitting[0])
+        score = scores[fitting]
+        if beside and count <= _CROWD:
+            births, deaths = self._first[fitting], self._last[fitting]
+            by_death = deaths.argsort()
+            # The best of the n that die first, and of the n that are born last.
+            early, late = np.zeros(count + 1), np.zeros(count + 1)
+            np.maximum.accumulate(score[by_death], out=early[1:])
+            np.maximum.accumulate(score[::-1], out=late[1:])
+            before = early[deaths[by_death].searchsorted(births, "right")]
+            after = late[count - births.searchsorted(deaths)]
+            score = score + beside * (before + after)
+        return int(fitting[score.argmax()])
 
     def _below(self, fitting: NDArray[np.intp], level: int, ceiling: int) -> NDArray[np.intp]:
         """Those that end below the fixed spans above them, when placed at a level."""
@@ -267,6 +292,9 @@ class Skyline:
             self._left[end] = before
 
 
+_CROWD = 3000
+"""Spans that fit on a segment beyond which what is left beside one of them does not matter: something will fit."""
+
 _HIGH = 1 << 62
 """Higher than any offset in bytes."""
 
@@ -318,21 +346,22 @@ class _Obstacles:
         return pieces
 
 
-def place_skyline(bodies: Sequence[Body], rule: Rule) -> list[int]:
+def place_skyline(bodies: Sequence[Body], rule: Rule, softness: float = 0.1, beside: float = 0) -> list[int]:
     """
     Offsets in bytes for bodies of one part each, indexed like `bodies`.
 
     Of those that fit the longest comes first, or that with the largest area or size, or by "scarcity": that
-    which is live longest where few bytes are free, see `Load.scarcity`.
+    which is live longest where few bytes are free, see `Load.scarcity` for its softness, and `Skyline.place`
+    for what lies beside it.
     """
     spans = Spans.of(bodies)
     result = [0] * len(bodies)
     if len(spans):
         if rule == "scarcity":
             load = Load.of(spans)
-            scores = load.sums(spans, load.scarcity(int(load.bytes.max())))
+            scores = load.sums(spans, load.scarcity(int(load.bytes.max()), softness))
             stack = Skyline(spans)
-            stack.place(scores, patience(spans))
+            stack.place(scores, patience(spans), beside=beside)
         else:
             length = spans.last - spans.first
             keys = {
@@ -350,5 +379,5 @@ def place_skyline(bodies: Sequence[Body], rule: Rule) -> list[int]:
 
 
 def patience(spans: Spans) -> float:
-    """Bytes x positions worth wasting for a wider segment: a fiftieth of the mean length times the mean size."""
-    return 0.02 * float((spans.last - spans.first).mean()) * float(spans.size.mean())
+    """Bytes x positions worth wasting for a wider segment: a twentieth of the mean length times the mean size."""
+    return 0.05 * float((spans.last - spans.first).mean()) * float(spans.size.mean())
