@@ -12,6 +12,7 @@ import pytest
 from occamy_xdsl.planning.exact import Budget, ExactSearch
 from occamy_xdsl.planning.intervals import Body, Buffer, Part, max_live, plan_height
 from occamy_xdsl.planning.planners import PLANNERS, plan
+from occamy_xdsl.planning.refill import refill
 from occamy_xdsl.planning.skyline import RULES, FullError, Rule, Skyline, Spans, place_skyline
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
@@ -111,6 +112,18 @@ def test_synthetic_traces_come_within_one_percent(name: str):
     live = live_bytes_swept([Buffer(-1, b.first, b.last, -(-b.extent // 64) * 64).body() for b in bodies])
     most = 1.035 if name == "all_scales" else 1.01
     assert live - 63 <= found.height <= most * live
+
+
+@pytest.mark.slow
+def test_windows_are_filled_anew_where_the_skyline_ends_too_high():
+    bodies = [Body(body.parts, 64) for body in trace("few_sizes", 0, 40_000)]
+    goal = live_bytes_swept(bodies) * 101 // 100
+    loose = place_skyline(bodies, "scarcity")
+    assert plan_height(bodies, loose) > goal
+    offsets = refill(bodies, loose, goal, Budget(200_000))
+    assert not any(offset % 64 for offset in offsets)
+    assert not overlaps_swept(bodies, tuple(offsets))
+    assert plan_height(bodies, offsets) <= goal
 
 
 def test_skyline_looks_at_what_fits_beside():
