@@ -24,8 +24,11 @@ _MANY = 30_000
 _SEARCHABLE = 1000
 """Bodies up to which a search follows: each of its nodes costs several vector operations over all bodies."""
 
-_SOFTNESS = (0.02, 0.01, 0.05)
-"""What is worth trying in large problems, the most promising one first: see `Load.scarcity`."""
+_TRIES = ((0.02, BESIDE, 0.05), (0.01, BESIDE, 0.05), (0.05, BESIDE, 0.05), (0.1, 0.0, 0.02))
+"""
+Softness, weight of what lies beside, and waste that are worth trying in large problems, the most promising ones first:
+see `place_skyline`. The last ones are for what nests, as calls do.
+"""
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,7 @@ def _constructions(bodies: Sequence[Body]) -> Iterator[Layout]:
             skylines = (place_skyline(bodies, rule) for rule in RULES)
         else:
             # Only one rule comes near the bound then, which is worth several tries.
-            skylines = (place_skyline(bodies, "scarcity", softness, BESIDE) for softness in _SOFTNESS)
+            skylines = (place_skyline(bodies, "scarcity", *ways) for ways in _TRIES)
         for offsets in skylines:
             yield Layout(offsets, plan_height(bodies, offsets))
     if len(bodies) <= _FEW:

@@ -346,13 +346,19 @@ class _Obstacles:
         return pieces
 
 
-def place_skyline(bodies: Sequence[Body], rule: Rule, softness: float = 0.1, beside: float = 0) -> list[int]:
+def place_skyline(
+    bodies: Sequence[Body],
+    rule: Rule,
+    softness: float = 0.1,
+    beside: float = 0,
+    waste: float = 0.05,
+) -> list[int]:
     """
     Offsets in bytes for bodies of one part each, indexed like `bodies`.
 
     Of those that fit the longest comes first, or that with the largest area or size, or by "scarcity": that
     which is live longest where few bytes are free, see `Load.scarcity` for its softness, and `Skyline.place`
-    for what lies beside it.
+    for what lies beside it. What may be wasted for a wider segment is the share `waste` of a mean span.
     """
     spans = Spans.of(bodies)
     result = [0] * len(bodies)
@@ -361,7 +367,7 @@ def place_skyline(bodies: Sequence[Body], rule: Rule, softness: float = 0.1, bes
             load = Load.of(spans)
             scores = load.sums(spans, load.scarcity(int(load.bytes.max()), softness))
             stack = Skyline(spans)
-            stack.place(scores, patience(spans), beside=beside)
+            stack.place(scores, patience(spans, waste), beside=beside)
         else:
             length = spans.last - spans.first
             keys = {
@@ -378,6 +384,6 @@ def place_skyline(bodies: Sequence[Body], rule: Rule, softness: float = 0.1, bes
     return result
 
 
-def patience(spans: Spans) -> float:
-    """Bytes x positions worth wasting for a wider segment: a twentieth of the mean length times the mean size."""
-    return 0.05 * float((spans.last - spans.first).mean()) * float(spans.size.mean())
+def patience(spans: Spans, share: float = 0.05) -> float:
+    """Bytes x positions worth wasting for a wider segment: a share of the mean length times the mean size."""
+    return share * float((spans.last - spans.first).mean()) * float(spans.size.mean())
