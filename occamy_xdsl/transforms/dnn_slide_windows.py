@@ -96,12 +96,12 @@ def slide(function: FuncOp) -> None:
     insert_deallocs(block)
 
 
-def move_to_front(copy: dnn.CopyOp, lives: Lives) -> bool:
-    """Lets the next window take the buffer of the present one, from which `copy` keeps rows; whether it could."""
+def move_to_front(copy: dnn.CopyOp, lives: Lives) -> None:
+    """Lets the next window take the buffer of the present one, from which `copy` keeps rows, if it can."""
     kept, window = copy.outs[0], root_of(copy.input)
     fill = next_copy(copy)
     if fill is None:
-        return False
+        return
     front = fill.outs[0]
     following = root_of(front)
     if (
@@ -112,7 +112,7 @@ def move_to_front(copy: dnn.CopyOp, lives: Lives) -> bool:
         or lives.last(window) != lives.position[copy]
         or lives.segments[following][0][0] <= lives.position[copy]
     ):
-        return False
+        return
     strides = dnn.strides_of(window)
     if (
         2 * dnn.byte_size(kept) < dnn.byte_size(window)
@@ -123,7 +123,7 @@ def move_to_front(copy: dnn.CopyOp, lives: Lives) -> bool:
         or plan_views(following, strides) is None
         or raises_peak((window, kept, following), lives)
     ):
-        return False
+        return
     hoist(window)
     place = window
     if following.type != window.type:
@@ -138,7 +138,6 @@ def move_to_front(copy: dnn.CopyOp, lives: Lives) -> bool:
     copy.operands[1] = fill.outs[0]
     Rewriter.erase_op(fill)
     merge((window, kept, following), lives)
-    return True
 
 
 def next_copy(copy: dnn.CopyOp) -> dnn.CopyOp | None:
